@@ -1,0 +1,332 @@
+/* The pure protocol: who may touch which page, and when nobody can any more.
+ *
+ * The core makes no call whose answer could differ between two runs: no I/O, no clock, no allocation, no
+ * global. Time comes in as now_ns, randomness as a seed, memory from the caller. Everything that happens
+ * is told to it by one of the functions below; everything it wants is asked back from it:
+ *
+ *   kvf_core_next_action   fences, lease words to close, room words to publish, peers to connect, ...
+ *   kvf_core_next_post     what to post next on a lane that has room
+ *   kvf_core_emit          control bytes for a peer whose socket takes some
+ *
+ * All three are pulls from intrusive lists in which an object stands at most once, so nothing can
+ * overflow and nothing waits for a queue. A caller drains kvf_core_next_action after every event.
+ *
+ * Return values: 0 or a negative errno / -KVF_E_* for the caller; refusals of an engine's command are
+ * not returned but end the room with a reason (its word is the answer). Single-threaded: the worker's
+ * loop, or the simulator. */
+#ifndef KVF_CORE_CORE_H
+#define KVF_CORE_CORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ring/codes.h"
+#include "ring/layout.h"
+#include "ring/room_word.h"
+#include "sidecar/core/wire.h"
+
+#define KVF_NO_TIME UINT64_MAX
+#define KVF_NONE UINT32_MAX
+
+struct kvf_core;
+
+/* Sizes of all tables, fixed at start. */
+struct kvf_core_limits {
+    uint32_t clients_max;          /* 16 */
+    uint32_t rooms_per_client_max; /* 1024.. */
+    uint32_t peers_max;            /* 64, both directions together */
+    uint32_t lanes_per_peer;       /* 1 .. KVF_LANES_MAX */
+    uint32_t grants_max;           /* 8192 of each side; at most 65,536 */
+    uint32_t runs_max;             /* 1 << 20 runs of 16 bytes, for all page lists together */
+    uint32_t pieces_max;           /* 16384 */
+    uint32_t parked_per_peer_max;  /* 1024 grants that wait for their source's open */
+};
+
+struct kvf_core_config {
+    uint64_t supervisor_id;
+    uint32_t worker_starts;
+    uint8_t transport;          /* enum kvf_wire_transport */
+    uint8_t placement;          /* enum kvf_placement, as sink */
+    uint32_t lane_rooms;        /* credits: unproven grants per lane */
+    uint64_t room_window_bytes; /* posted and not completed, per grant */
+    uint64_t lane_window_bytes; /* the same for a lane, all rooms together */
+    uint64_t post_bytes_max;    /* a post covers more than one page only below this */
+    uint64_t stripe_bytes_min;  /* grants of at least this use all lanes of the peer, others one */
+    uint64_t bootstrap_ns;
+    uint64_t connect_ns;        /* a peer unreachable for this long fails the rooms that wait for it */
+    uint64_t cooperative_ns;
+    uint64_t fence_ns;
+    uint64_t liveness_ns;
+    char name[KVF_WIRE_NAME_BYTES];
+};
+
+size_t kvf_core_bytes(const struct kvf_core_limits *limits);
+/* Lays a core out in `memory` (kvf_core_bytes, 64-byte aligned, zeroed). seed: four random words. */
+struct kvf_core *kvf_core_init(void *memory, const struct kvf_core_limits *limits,
+                               const struct kvf_core_config *config, const uint64_t seed[4]);
+
+/* ---- clients and regions --------------------------------------------------------------------------- */
+
+/* client: index below clients_max, free until now. */
+int kvf_core_client_add(struct kvf_core *core, uint32_t client, uint32_t rooms_max);
+/* Hang-up, detach, or dropped for bad bytes: every open room closes with `reason`. */
+void kvf_core_client_close(struct kvf_core *core, uint64_t now_ns, uint32_t client, uint32_t reason);
+/* The engine's process was reaped: leases of kind cpu are proven. After kvf_core_client_close. */
+void kvf_core_client_reaped(struct kvf_core *core, uint64_t now_ns, uint32_t client);
+/* True once every room of a closed client is drained and no grant refers to its regions any more. */
+bool kvf_core_client_is_quiet(const struct kvf_core *core, uint32_t client);
+/* Forgets a quiet client; its index is free again. */
+void kvf_core_client_remove(struct kvf_core *core, uint32_t client);
+
+struct kvf_core_plane { uint64_t off; uint64_t stride; uint32_t page_bytes; };
+/* region: the handle engines use (slot in the low 8 bits, epoch above). Geometry was validated.
+ * planes and owners (page_count words, zeroed: the worker's private owner table) stay the caller's
+ * memory and the core's to use until kvf_core_region_remove or kvf_core_client_remove.
+ * -EEXIST if the slot is taken, -KVF_E_REGIONS_FULL. */
+int kvf_core_region_add(struct kvf_core *core, uint32_t client, uint32_t region, uint64_t page_count,
+                        uint32_t plane_count, const struct kvf_core_plane *planes, uint32_t *owners);
+/* -KVF_E_REGION_BUSY while an undrained room or unproven grant names it, -KVF_E_UNKNOWN_REGION. */
+int kvf_core_region_remove(struct kvf_core *core, uint32_t client, uint32_t region);
+
+/* ---- commands of engines (validated copies of bytes; values are the world's) ----------------------- */
+
+struct kvf_core_open {
+    uint32_t client;
+    uint32_t slot;
+    uint64_t generation;
+    uint64_t label;
+    uint64_t key;
+    uint32_t group;
+    uint32_t abort_reason; /* the abort cell already named this generation: nonzero, ends it at once */
+    bool is_old_epoch;     /* written under an older worker epoch: ends NEVER_POSTED */
+    /* sink */
+    const struct kvf_writer_shm *writers;
+    uint32_t writer_count;
+    const struct kvf_run_shm *runs;
+    uint32_t run_count;
+    /* source */
+    uint32_t region;
+    uint32_t aux_region; /* UINT32_MAX: none */
+    uint32_t sink_count;
+};
+/* A refused open still makes a room, which ends Failed through the gate with its reason: the engine
+ * has lent pages and must see them come back. -KVF_E_SLOT_IN_USE (slot holds an undrained room),
+ * -KVF_E_UNKNOWN_ROOM (slot out of range), -KVF_E_STALE_ROOM (generation not newer): nothing changed,
+ * the caller counts it. */
+int kvf_core_open_sink(struct kvf_core *core, uint64_t now_ns, const struct kvf_core_open *open);
+int kvf_core_open_source(struct kvf_core *core, uint64_t now_ns, const struct kvf_core_open *open);
+
+struct kvf_core_submit {
+    uint32_t client;
+    uint32_t slot;
+    uint64_t generation;
+    uint32_t start;
+    bool is_last;
+    const struct kvf_run_shm *runs;
+    uint32_t run_count;
+};
+/* A bad piece ends its room with a reason. Stale ones are counted and dropped. */
+int kvf_core_submit(struct kvf_core *core, uint64_t now_ns, const struct kvf_core_submit *submit);
+/* reason: 0 becomes KVF_E_ABORTED. Stale or ended: counted, nothing else. */
+void kvf_core_abort(struct kvf_core *core, uint64_t now_ns, uint32_t client, uint32_t slot,
+                    uint64_t generation, uint32_t reason);
+/* The caller closed the lease word of this room and found, or later finds, these counts out.
+ * All zero: the gate may open. */
+void kvf_core_leases(struct kvf_core *core, uint64_t now_ns, uint32_t client, uint32_t slot,
+                     uint64_t generation, uint32_t cpu, uint32_t gpu, uint32_t direct_io);
+
+/* Grace is over, or SIGTERM: waiting rooms close (all == false) or every room closes (all == true).
+ * From the first call on opens end with KVF_E_SHUTDOWN. */
+void kvf_core_shutdown(struct kvf_core *core, uint64_t now_ns, bool all);
+
+/* ---- control connections ----------------------------------------------------------------------------- */
+
+/* CONNECT action: the caller connects and answers with one of these. err: positive errno. */
+void kvf_core_peer_connected(struct kvf_core *core, uint64_t now_ns, uint32_t peer);
+void kvf_core_peer_connect_failed(struct kvf_core *core, uint64_t now_ns, uint32_t peer, int err);
+/* An accepted connection sent its HELLO (payload of that frame). On 0 *ret_peer is its peer from now
+ * on; an older connection of the same incarnation gets a CLOSE action first. On an error the caller sends
+ * nothing (or what kvf_core_refusal writes) and closes. -EPROTO, -ENOTSUP, -KVF_E_PEER_REFUSED, -ENOSPC. */
+int kvf_core_peer_accept(struct kvf_core *core, uint64_t now_ns, const unsigned char *payload,
+                         size_t bytes, uint32_t *ret_peer);
+/* A whole frame arrived. A violation makes the core close the connection (CLOSE action). */
+void kvf_core_frame(struct kvf_core *core, uint64_t now_ns, uint32_t peer, uint8_t type, uint32_t seq,
+                    const unsigned char *payload, size_t bytes);
+/* The connection ended or must not be read on (framing error). */
+void kvf_core_peer_lost(struct kvf_core *core, uint64_t now_ns, uint32_t peer, int err);
+/* Writes whole frames the peer is owed into buf; bytes written here count as handed to a socket.
+ * cap at least KVF_WIRE_HEADER_BYTES + KVF_WIRE_PAYLOAD_MAX. 0: nothing owed. */
+size_t kvf_core_emit(struct kvf_core *core, uint64_t now_ns, uint32_t peer, unsigned char *buf,
+                     size_t cap);
+bool kvf_core_owes(const struct kvf_core *core, uint32_t peer);
+/* A HELLO frame that says why an accepted connection is refused. Returns its bytes. */
+size_t kvf_core_refusal(const struct kvf_core *core, uint32_t code, unsigned char *buf, size_t cap);
+
+/* ---- lanes ----------------------------------------------------------------------------------------- */
+
+/* lane = peer * KVF_LANES_MAX + index. Every transport event carries the lane's epoch; one of an older
+ * epoch is counted and dropped. */
+void kvf_core_lane_up(struct kvf_core *core, uint64_t now_ns, uint32_t lane, uint32_t epoch);
+/* The stream broke. The core answers with a FENCE action. */
+void kvf_core_lane_lost(struct kvf_core *core, uint64_t now_ns, uint32_t lane, uint32_t epoch, int err);
+/* The transport's fence returned: nothing of this epoch can touch a page any more, and every post was
+ * completed before this call. */
+void kvf_core_lane_fenced(struct kvf_core *core, uint64_t now_ns, uint32_t lane, uint32_t epoch);
+/* Source side: a stream with this LANE_HELLO was accepted. 0 and its lane, or -KVF_E_PEER_REFUSED. */
+int kvf_core_lane_accept(struct kvf_core *core, uint64_t now_ns,
+                         const struct kvf_wire_lane_hello *hello, uint32_t *ret_lane);
+
+/* Source side: one post. Data covers contiguous pages of one local region and contiguous pages of one
+ * remote region. */
+struct kvf_post {
+    uint64_t cookie; /* names (source grant, its incarnation); given back with the completion */
+    uint8_t kind;    /* enum kvf_lane_kind */
+    uint32_t handle; /* the sink's */
+    uint32_t position;
+    uint32_t page_count;
+    uint64_t payload_bytes; /* 0 for markers */
+    uint32_t client;        /* local region */
+    uint32_t region;
+    uint32_t page_first;
+    uint32_t remote_region; /* wire number */
+    uint32_t remote_page_first;
+};
+/* Next post for this lane within its windows, round-robin over grants. 1 and *ret_post: it now counts as
+ * posted (a lease); the transport completes it exactly once. 0: nothing now. */
+int kvf_core_next_post(struct kvf_core *core, uint64_t now_ns, uint32_t lane, struct kvf_post *ret_post);
+/* One completion per post, whatever its status: 0, -ECANCELED (detached), or another negative errno. */
+void kvf_core_completed(struct kvf_core *core, uint64_t now_ns, uint32_t lane, uint32_t epoch,
+                        const struct kvf_post *post, int status);
+
+/* Sink side: where do these pages of this grant go? Asked before every receive. */
+enum kvf_place { KVF_PLACE_PAGES, KVF_PLACE_SCRATCH };
+struct kvf_placement_at {
+    enum kvf_place where;
+    uint32_t client;
+    uint32_t region;
+    uint32_t page_first; /* page_count contiguous pages from here */
+};
+/* 0, or -EPROTO: a handle that is not out on this lane, or positions outside its list or across two
+ * runs: the stream must end. */
+int kvf_core_place(const struct kvf_core *core, uint32_t lane, uint32_t epoch, uint32_t handle,
+                   uint32_t position, uint32_t page_count, struct kvf_placement_at *ret_at);
+/* Bytes of payload were put where kvf_core_place said (or thrown away: is_scratch). */
+void kvf_core_placed(struct kvf_core *core, uint64_t now_ns, uint32_t lane, uint32_t epoch,
+                     uint32_t handle, uint64_t bytes, bool is_scratch);
+/* END or DRAIN was received in order behind everything of that grant on that lane. 0 or -EPROTO. */
+int kvf_core_marker(struct kvf_core *core, uint64_t now_ns, uint32_t lane, uint32_t epoch,
+                    uint32_t handle, uint8_t kind);
+/* Placing for this handle faulted in the client's memory. The room fails; returns its client. */
+uint32_t kvf_core_place_fault(struct kvf_core *core, uint64_t now_ns, uint32_t lane, uint32_t epoch,
+                              uint32_t handle);
+
+/* ---- time -------------------------------------------------------------------------------------------- */
+
+void kvf_core_tick(struct kvf_core *core, uint64_t now_ns);
+/* Earliest time at which kvf_core_tick has something to do; KVF_NO_TIME: nothing. */
+uint64_t kvf_core_deadline(const struct kvf_core *core);
+
+/* ---- actions ----------------------------------------------------------------------------------------- */
+
+enum kvf_action_kind {
+    KVF_ACT_FENCE = 1,   /* lane, epoch: end the stream, complete every post, answer lane_fenced */
+    KVF_ACT_DETACH,      /* lane, cookie: source pages of that grant are to be let go now (checked
+                            placement): unstarted posts complete -ECANCELED, a started frame goes on
+                            from filler */
+    KVF_ACT_CLOSE_LEASES, /* client, slot, generation: close the lease word, answer kvf_core_leases */
+    KVF_ACT_PUBLISH,     /* client, slot: kvf_core_room_view has the line; then tell the engine */
+    KVF_ACT_CONNECT,     /* peer: connect a control connection to .addr */
+    KVF_ACT_CLOSE,       /* peer: close its control connection, throw away its unread bytes */
+    KVF_ACT_LANE_OPEN,   /* lane, epoch: connect a stream to .addr, send LANE_HELLO (.session) */
+    KVF_ACT_WRITE,       /* peer: owes bytes; call kvf_core_emit when its socket takes some */
+    KVF_ACT_POST,        /* lane: kvf_core_next_post may have something */
+    KVF_ACT_CLIENT_QUIET, /* client: is quiet now; its memory may be unmapped */
+    KVF_ACT_ESCALATE,    /* lane: its fence missed the deadline; this worker must be ended */
+};
+
+struct kvf_action {
+    enum kvf_action_kind kind;
+    uint32_t peer;
+    uint32_t lane;
+    uint32_t epoch;
+    uint32_t client;
+    uint32_t slot;
+    uint64_t generation;
+    uint64_t cookie;
+    uint64_t session;
+    struct kvf_addr_shm addr;
+};
+/* 1 and the next action, or 0. Fences and detaches come first. */
+int kvf_core_next_action(struct kvf_core *core, struct kvf_action *ret_action);
+
+struct kvf_core_room_view {
+    uint64_t word;
+    uint32_t reason;
+    uint32_t detail;
+    uint64_t placed_bytes;
+    uint64_t total_bytes;
+    uint32_t total_pages;
+    uint32_t unproven;
+    uint64_t close_to_drained_ns; /* 0 until drained */
+    bool is_sink;
+    bool was_aborted;          /* closed by an abort of its engine or peer, or a failure */
+};
+void kvf_core_room_view(const struct kvf_core *core, uint32_t client, uint32_t slot,
+                        struct kvf_core_room_view *ret_view);
+
+/* ---- what operators see ------------------------------------------------------------------------------ */
+
+enum kvf_core_counter {
+    KVF_COUNT_ROOMS_OPENED = 0,
+    KVF_COUNT_ROOMS_SUCCEEDED,
+    KVF_COUNT_ROOMS_FAILED,
+    KVF_COUNT_ROOMS_REFUSED,       /* opens that ended with a refusal */
+    KVF_COUNT_ABORTS,              /* by our engines, first one per room */
+    KVF_COUNT_ABORTS_LATE,         /* of rooms that had ended */
+    KVF_COUNT_PEER_ABORTS,
+    KVF_COUNT_STALE_COMMANDS,      /* unknown room, other generation, older epoch */
+    KVF_COUNT_STALE_MESSAGES,      /* control frames whose nonce or room is not ours any more */
+    KVF_COUNT_STALE_LANE_EVENTS,
+    KVF_COUNT_GRANTS_SENT,
+    KVF_COUNT_GRANTS_ACCEPTED,
+    KVF_COUNT_GRANTS_DECLINED,
+    KVF_COUNT_GRANTS_PARKED,       /* as source, ever */
+    KVF_COUNT_MARKERS_END,
+    KVF_COUNT_MARKERS_DRAIN,
+    KVF_COUNT_FENCES,
+    KVF_COUNT_PROOF_FIRST,         /* one per enum kvf_proof from here */
+    KVF_COUNT_PROOF_LAST = KVF_COUNT_PROOF_FIRST + KVF_PROOF_COUNT - 1,
+    KVF_COUNT_BYTES_POSTED,
+    KVF_COUNT_BYTES_PLACED,
+    KVF_COUNT_BYTES_REFUSED,       /* payload of closed grants, thrown away */
+    KVF_COUNT_POSTS,
+    KVF_COUNT_COMPLETIONS,
+    KVF_COUNT_PEERS_LOST,
+    KVF_COUNT_PROTOCOL_ERRORS,
+    KVF_COUNTERS
+};
+enum kvf_core_gauge {
+    KVF_GAUGE_ROOMS_OPEN = 0,
+    KVF_GAUGE_ROOMS_CLOSING,
+    KVF_GAUGE_ROOMS_FENCING,
+    KVF_GAUGE_ROOMS_QUARANTINED,
+    KVF_GAUGE_PAGES_HELD,          /* of rooms that are not drained, as sink */
+    KVF_GAUGE_PAGES_QUARANTINED,
+    KVF_GAUGE_GRANTS_OUT,          /* sink grants whose handle is taken */
+    KVF_GAUGE_GRANTS_IN,           /* source grants */
+    KVF_GAUGE_PARKED,
+    KVF_GAUGE_PEERS_UP,
+    KVF_GAUGE_LANES_UP,
+    KVF_GAUGE_POSTED_BYTES,        /* posted and not completed */
+    KVF_GAUGE_RUNS_USED,
+    KVF_GAUGES
+};
+const uint64_t *kvf_core_counters(const struct kvf_core *core); /* KVF_COUNTERS values */
+const uint64_t *kvf_core_gauges(const struct kvf_core *core);   /* KVF_GAUGES values */
+
+/* Sum of the deadlines: usual = liveness + cooperative + fence. The worst part (watchdog, kill) is the
+ * supervisor's to add. */
+uint64_t kvf_core_bound_usual_ns(const struct kvf_core_config *config);
+
+#endif

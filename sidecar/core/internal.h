@@ -1,0 +1,481 @@
+/* The tables behind core.h. Each object says here who points to it; the files say what they do:
+ *
+ *   core.c    memory, time, the pull of actions   room.c    the one gate all ends pass
+ *   grant.c   sink side of a grant                source.c  source side of a grant
+ *   piece.c   pieces of a source room, posts      lane.c    lanes, fences
+ *   peer.c    control connections                 emit.c    bytes owed to a peer
+ *   region.c  clients, regions, the owner table   runs.c    page lists */
+#ifndef KVF_CORE_INTERNAL_H
+#define KVF_CORE_INTERNAL_H
+
+#include "sidecar/core/core.h"
+#include "sidecar/core/list.h"
+#include "sidecar/core/runs.h"
+
+#define KVF_REGIONS_PER_WORKER_MAX 4096u
+#define KVF_TOMBSTONES 8192u    /* power of two; hints only, overwritten freely */
+#define KVF_HASH_BUCKETS 16384u /* power of two */
+#define KVF_CONNECT_RETRY_NS UINT64_C(50000000)
+#define KVF_LANE_RETRY_NS UINT64_C(20000000)
+#define KVF_GEOMETRY_SALT UINT64_C(0x6b7666)
+#define KVF_RATE_WINDOW_NS UINT64_C(50000000)
+
+enum kvf_role { KVF_ROLE_NONE = 0, KVF_ROLE_SINK = 1, KVF_ROLE_SOURCE = 2 };
+
+struct kvf_region {
+    uint32_t handle; /* 0: free. Slot in the low 8 bits, epoch above (epochs begin at 1) */
+    uint32_t plane_count;
+    uint64_t page_count;
+    uint64_t page_bytes; /* over all planes */
+    uint64_t geometry;   /* hash of plane_count and every plane's page_bytes */
+    const struct kvf_core_plane *planes;
+    uint32_t *owners; /* per page: 0 idle; room index + 1 of a sink; OWNER_READ | readers */
+    uint32_t refs;    /* undrained rooms that name it */
+};
+
+struct kvf_client_rec {
+    bool is_used;
+    bool is_closed;
+    bool is_reaped;
+    bool is_quiet_told;
+    uint32_t rooms_max;
+    uint32_t undrained;
+    struct kvf_link quiet; /* in core->quiet_list */
+    struct kvf_region regions[KVF_REGIONS_PER_CLIENT_MAX];
+};
+
+struct kvf_room_rec {
+    uint64_t generation;
+    uint64_t label;
+    uint64_t key;
+    uint64_t opened_ns;
+    uint64_t closed_ns;
+    uint64_t close_to_drained_ns;
+    uint64_t placed_bytes;
+    uint64_t total_bytes;
+    uint32_t reason;
+    uint32_t detail;
+    uint8_t role;
+    uint8_t phase;
+    uint8_t outcome;
+    uint8_t proof;
+    bool is_started;
+    bool is_visible;
+    bool is_last_in;      /* source: the last piece was submitted */
+    bool is_coverage_ok;  /* source: the pieces cover the grant exactly once */
+    bool owns_pages;      /* sink: the owner table names us; source: pieces are counted */
+    bool are_leases_idle; /* external leases: closed and zero */
+    bool has_posted;      /* source: something was ever posted */
+    bool is_twin;         /* source: refused, another open room has its (label, key) */
+    uint16_t region_mask; /* slots of the regions referenced */
+    uint32_t run_block;   /* sink: page list */
+    uint32_t run_count;
+    uint32_t page_count; /* sink: list; source: the grants' length, 0 = not known */
+    uint32_t grants; /* head of the room's grants, index + 1 (sink or source table by role) */
+    uint32_t grant_count;    /* sink: writers; source: grants matched so far */
+    uint32_t accepted_count; /* sink */
+    uint32_t landed_count;   /* sink: grants proven with END on every lane */
+    uint32_t unproven_count; /* sink: grants that may still place; source: none */
+    uint32_t pairs_unproven; /* sink: (grant, lane) pairs, for the stats */
+    uint32_t sink_count;     /* source: served sinks ... */
+    uint32_t sinks_ended;    /* ... of which so many ended ... */
+    uint32_t sinks_ok;       /* ... and so many with END on every lane */
+    uint32_t leases;         /* source: posts accepted and not completed */
+    uint32_t region;         /* source */
+    uint32_t aux_region;
+    uint32_t piece_head; /* source: index + 1 */
+    uint32_t piece_tail;
+    uint32_t piece_pages;      /* sum over pieces */
+    uint32_t piece_end;        /* largest start + count */
+    struct kvf_link hash;      /* source, open: chain of its (label, key) bucket */
+    struct kvf_link bootstrap; /* open and waiting for a peer, in order of opened_ns */
+    struct kvf_link publish;
+    struct kvf_link leases_close;
+};
+
+struct kvf_piece {
+    uint32_t start;
+    uint32_t count;
+    uint32_t run_block;
+    uint32_t run_count;
+    uint32_t next; /* index + 1; also the free list */
+};
+
+/* Sink side. The table index is the low half of the handle, and the low 16 bits of the nonce. */
+enum kvf_grant_state {
+    KVF_GRANT_FREE = 0,
+    KVF_GRANT_QUEUED,   /* no byte was handed to a socket; waits for credits or its turn */
+    KVF_GRANT_SENDING,  /* some fragments were */
+    KVF_GRANT_SENT,     /* all of it; no answer yet */
+    KVF_GRANT_ACCEPTED, /* one marker per lane of the mask follows */
+    KVF_GRANT_TELL,     /* proven NEVER_POSTED; the peer is owed (label, key) as a hint */
+};
+
+struct kvf_grant {
+    uint64_t nonce;
+    uint64_t label;
+    uint64_t key;
+    uint64_t deadline_ns; /* cooperative, once closed */
+    uint64_t placed_bytes;
+    uint64_t total_bytes;
+    uint32_t room; /* index, KVF_NONE once the room is drained */
+    uint32_t peer;
+    uint32_t start; /* part of the room's list */
+    uint32_t page_count;
+    uint32_t run_cursor; /* next run to send, while SENDING */
+    uint32_t room_next;  /* index + 1 */
+    uint32_t lane_epochs[KVF_LANES_MAX];
+    uint16_t handle_gen;
+    uint8_t state;
+    uint8_t lane_mask;
+    uint8_t
+        proven_mask; /* lanes with marker or fence: the handle is free when it equals lane_mask */
+    uint8_t end_mask;
+    uint8_t proof;       /* weakest so far */
+    bool is_closed;      /* room closed, or this grant ended */
+    bool is_revoked;     /* checked placement: nothing is placed any more */
+    bool is_counted_out; /* the room no longer waits for it */
+    bool is_answered;    /* ACCEPT or DECLINE came, or none can come: one answer per GRANT */
+    bool owes_abort;
+    struct kvf_link in_peer;
+    struct kvf_link waiting;  /* peer's list: wants credits */
+    struct kvf_link owed;     /* peer's send list */
+    struct kvf_link deadline; /* core list in order of deadline_ns */
+};
+
+/* Source side. */
+enum kvf_source_state {
+    KVF_SOURCE_FREE = 0,
+    KVF_SOURCE_ASSEMBLING, /* fragments are missing */
+    KVF_SOURCE_PARKED,     /* waits for its room */
+    KVF_SOURCE_ACTIVE,     /* accepted */
+    KVF_SOURCE_DECLINED,   /* owes the DECLINE, then it is free */
+};
+
+struct kvf_source_grant {
+    uint64_t nonce;
+    uint64_t label;
+    uint64_t key;
+    uint64_t deadline_ns;
+    uint64_t posted_bytes; /* posted and not completed */
+    uint64_t total_bytes;
+    uint32_t incarnation; /* upper half of the cookie */
+    uint32_t handle;      /* the sink's */
+    uint32_t room;        /* index, KVF_NONE */
+    uint32_t peer;
+    uint32_t room_next; /* index + 1 */
+    uint32_t run_block;
+    uint32_t total_runs;
+    uint32_t got_runs;
+    uint32_t page_count;
+    uint32_t got_pages;
+    uint32_t piece; /* cursor: piece index + 1, and pages of it already posted */
+    uint32_t piece_pages;
+    uint32_t posted_pages;
+    uint32_t leases;
+    uint32_t reason;
+    uint32_t detail;
+    uint32_t lane_epochs[KVF_LANES_MAX];
+    uint32_t ready_next[KVF_LANES_MAX]; /* index + 1: queue of grants with data, per lane */
+    uint32_t
+        mark_next[KVF_LANES_MAX]; /* index + 1: queue of grants that owe a marker, per lane */
+    uint8_t ready_mask;
+    uint8_t mark_mask;
+    uint8_t state;
+    uint8_t lane_mask;
+    uint8_t marked_mask;    /* a marker was posted */
+    uint8_t end_mask;       /* ... and it was END */
+    uint8_t mark_done_mask; /* its completion came, good or bad */
+    uint8_t end_ok_mask;    /* END completed with success */
+    uint8_t dead_mask;      /* the lane broke: no marker may follow */
+    uint8_t detached_mask;  /* lanes whose transport was told to let the source pages go */
+    bool is_closing;        /* no more data: DRAIN goes on every unmarked lane */
+    bool is_counted_out;    /* the room no longer waits for this sink */
+    bool owes_accept;
+    bool owes_ended;
+    struct kvf_link hash; /* parked: chain of (label, key) */
+    struct kvf_link nonce_hash;
+    struct kvf_link in_peer;
+    struct kvf_link owed;
+    struct kvf_link deadline;
+    struct kvf_link detach; /* core list: source pages are to be let go now */
+};
+
+enum kvf_lane_state { KVF_LANE_DOWN = 0, KVF_LANE_OPENING, KVF_LANE_UP, KVF_LANE_FENCING };
+
+struct kvf_queue { /* of source grants, linked through an array member; index + 1 */
+    uint32_t head;
+    uint32_t tail;
+};
+
+struct kvf_lane {
+    uint8_t state;
+    bool owes_lane;   /* source: the peer is owed LANE */
+    bool was_limited; /* the window, not a lack of data, ended the last posts */
+    uint32_t epoch;
+    uint32_t credits_out; /* sink: (grant, lane) pairs that hold a receive */
+    uint64_t fence_since_ns;
+    uint64_t retry_ns; /* sink: open again from then on */
+    uint64_t posted_bytes;
+    uint64_t window_bytes;
+    uint64_t rate_since_ns;
+    uint64_t rate_bytes;
+    struct kvf_queue ready;
+    struct kvf_queue marks;
+    struct kvf_link act_fence;
+    struct kvf_link act_open;
+    struct kvf_link act_post;
+    struct kvf_link act_escalate;
+    struct kvf_link fencing; /* in order of fence_since_ns */
+};
+
+enum kvf_peer_role { KVF_PEER_FREE = 0, KVF_PEER_OUT /* we are the sink */, KVF_PEER_IN };
+enum kvf_peer_state {
+    KVF_PEER_IDLE = 0,   /* OUT: no connection, nobody needs one */
+    KVF_PEER_CONNECTING, /* OUT: the CONNECT action is out */
+    KVF_PEER_RETRY,      /* OUT: waits for retry_ns */
+    KVF_PEER_HELLO,      /* OUT: connected, no HELLO from it yet */
+    KVF_PEER_UP,
+    KVF_PEER_LOST, /* IN: lanes are being fenced, grants end; then it is free */
+};
+
+struct kvf_remote_region {
+    uint32_t epoch; /* 0: unknown */
+    uint64_t page_bytes;
+    uint64_t geometry;
+    uint64_t page_count;
+};
+
+struct kvf_peer {
+    uint8_t role;
+    uint8_t state;
+    uint8_t lane_count;
+    uint8_t placement; /* IN: of the peer, as sink */
+    bool owes_hello;
+    bool owes_ping;
+    bool owes_pong;
+    uint32_t receives_per_lane;
+    uint32_t seq_in;
+    uint32_t seq_out;
+    uint32_t worker_starts;
+    uint64_t supervisor_id;
+    uint64_t session;
+    uint64_t retry_ns;
+    uint64_t unreachable_since_ns; /* 0: reachable */
+    uint64_t heard_ns;             /* last PONG, or the start of the wait for one */
+    uint64_t pinged_ns;
+    uint64_t ping_seq;  /* last question asked */
+    uint64_t heard_seq; /* last question answered */
+    uint64_t pong_seq;
+    struct kvf_addr_shm addr;
+    uint32_t parked;
+    uint32_t assembling;     /* IN: source grant index + 1 whose fragments arrive */
+    struct kvf_list grants;  /* OUT: struct kvf_grant; IN: struct kvf_source_grant */
+    struct kvf_list waiting; /* OUT */
+    struct kvf_list owed;
+    struct kvf_link act_connect;
+    struct kvf_link act_close;
+    struct kvf_link act_write;
+    uint64_t announced[KVF_REGIONS_PER_WORKER_MAX / 64];         /* OUT: REGION was sent */
+    struct kvf_remote_region remote[KVF_REGIONS_PER_WORKER_MAX]; /* IN, by wire number */
+};
+
+enum kvf_tombstone_kind { KVF_TOMB_NONE = 0, KVF_TOMB_ENDED, KVF_TOMB_ABORTED };
+struct kvf_tombstone {
+    uint64_t label;
+    uint64_t key;
+    uint32_t kind;
+    uint32_t pad_;
+};
+
+struct kvf_core {
+    struct kvf_core_limits limits;
+    struct kvf_core_config config;
+    uint64_t random[4];
+    uint64_t next_tick_ns; /* nothing is due before */
+    bool is_stopping;
+
+    struct kvf_client_rec *clients;
+    struct kvf_room_rec *rooms; /* client * rooms_per_client_max + slot */
+    struct kvf_grant *grants;
+    struct kvf_source_grant *sources;
+    struct kvf_peer *peers;
+    struct kvf_lane *lanes; /* peer * KVF_LANES_MAX + index */
+    struct kvf_piece *pieces;
+    struct kvf_runs runs;
+    struct kvf_tombstone *tombstones;
+    uint32_t *room_buckets; /* index + 1 */
+    uint32_t *park_buckets;
+    uint32_t *nonce_buckets;
+
+    uint32_t grant_free;  /* index + 1, linked through room_next */
+    uint32_t grant_fresh; /* never used so far: tables are not walked at start */
+    uint32_t source_free;
+    uint32_t source_fresh;
+    uint32_t piece_free;
+    uint32_t piece_fresh;
+
+    struct kvf_list bootstrap;       /* rooms */
+    struct kvf_list publish;         /* rooms */
+    struct kvf_list leases_close;    /* rooms */
+    struct kvf_list grant_deadlines; /* grants */
+    struct kvf_list source_deadlines;
+    struct kvf_list detaches;                                             /* sources */
+    struct kvf_list act_fence, act_open, act_post, act_escalate, fencing; /* lanes */
+    struct kvf_list act_connect, act_close, act_write;                    /* peers */
+    struct kvf_list quiet;                                                /* clients */
+
+    struct kvf_wire_region
+        region_scratch; /* too large for a stack frame; used within one call */
+    struct kvf_wire_run run_scratch[KVF_WIRE_RUNS_PER_FRAME];
+
+    uint64_t counters[KVF_COUNTERS];
+    uint64_t gauges[KVF_GAUGES];
+};
+
+/* core.c */
+uint64_t kvf_core_random(struct kvf_core *core);
+void kvf_core_due(struct kvf_core *core, uint64_t when_ns); /* tick no later than that */
+static inline void kvf_count(struct kvf_core *core, uint32_t counter)
+{
+    core->counters[counter]++;
+}
+static inline void kvf_gauge_add(struct kvf_core *core, uint32_t gauge, uint64_t n)
+{
+    core->gauges[gauge] += n;
+}
+static inline void kvf_gauge_sub(struct kvf_core *core, uint32_t gauge, uint64_t n)
+{
+    assert(core->gauges[gauge] >= n);
+    core->gauges[gauge] -= n;
+}
+uint64_t kvf_hash2(uint64_t a, uint64_t b);
+uint32_t kvf_core_runs_alloc(struct kvf_core *core, uint32_t count); /* and the gauge */
+void kvf_core_runs_free(struct kvf_core *core, uint32_t block);
+
+static inline uint32_t kvf_room_idx(const struct kvf_core *core, uint32_t client, uint32_t slot)
+{
+    return client * core->limits.rooms_per_client_max + slot;
+}
+static inline uint32_t kvf_room_client(const struct kvf_core *core, uint32_t room)
+{
+    return room / core->limits.rooms_per_client_max;
+}
+static inline uint32_t kvf_room_slot(const struct kvf_core *core, uint32_t room)
+{
+    return room % core->limits.rooms_per_client_max;
+}
+
+/* Bits of mask that are not in the other: lanes that still owe something. */
+static inline uint32_t kvf_left(uint32_t mask, uint32_t not_these)
+{
+    return mask & ~not_these;
+}
+
+/* region.c */
+struct kvf_region *kvf_region_of(struct kvf_core *core, uint32_t client, uint32_t handle);
+uint32_t kvf_region_wire(uint32_t client, uint32_t handle); /* number on the wire */
+struct kvf_region *kvf_region_by_wire(struct kvf_core *core, uint32_t wire,
+                                      uint32_t *ret_handle);
+/* Owner table. own_sink: 0, or -KVF_E_PAGE_LENT / -KVF_E_PAGE_TWICE and nothing changed. */
+int kvf_own_sink(struct kvf_core *core, uint32_t room, const struct kvf_run *runs,
+                 uint32_t count);
+void kvf_disown_sink(struct kvf_core *core, uint32_t room, const struct kvf_run *runs,
+                     uint32_t count);
+int kvf_own_source(struct kvf_core *core, uint32_t client, const struct kvf_run *runs,
+                   uint32_t count);
+void kvf_disown_source(struct kvf_core *core, uint32_t client, const struct kvf_run *runs,
+                       uint32_t count);
+void kvf_client_check_quiet(struct kvf_core *core, uint32_t client);
+
+/* room.c: the gate */
+void kvf_room_close(struct kvf_core *core, uint64_t now_ns, uint32_t room,
+                    enum kvf_outcome outcome, uint32_t reason, uint32_t detail);
+void kvf_room_try_drain(struct kvf_core *core, uint64_t now_ns, uint32_t room);
+void kvf_room_publish(struct kvf_core *core, uint32_t room);
+void kvf_room_set_phase(struct kvf_core *core, uint32_t room, enum kvf_phase phase);
+void kvf_room_wait_over(struct kvf_core *core,
+                        uint32_t room); /* bootstrap deadline no longer runs */
+
+/* grant.c: sink side */
+int kvf_grant_create(struct kvf_core *core, uint64_t now_ns, uint32_t room, uint32_t peer,
+                     uint32_t start, uint32_t page_count);
+void kvf_grant_close(struct kvf_core *core, uint64_t now_ns, uint32_t grant);
+void kvf_grant_prove(struct kvf_core *core, uint64_t now_ns, uint32_t grant, uint32_t lane_idx,
+                     enum kvf_proof proof);
+void kvf_grant_declined(struct kvf_core *core, uint64_t now_ns, uint32_t grant, uint32_t reason,
+                        uint32_t detail);
+void kvf_grant_accepted(struct kvf_core *core, uint64_t now_ns, uint32_t grant);
+void kvf_grant_ended(struct kvf_core *core, uint64_t now_ns, uint32_t grant, uint32_t reason,
+                     uint32_t broken_lanes);
+void kvf_grant_unqueue(struct kvf_core *core,
+                       uint32_t grant); /* back to waiting, credits too */
+void kvf_grants_admit(struct kvf_core *core, uint64_t now_ns,
+                      uint32_t peer); /* credits -> owed */
+void kvf_grant_forget(struct kvf_core *core, uint64_t now_ns, uint32_t grant);
+struct kvf_grant *kvf_grant_by_nonce(struct kvf_core *core, uint32_t peer, uint64_t nonce,
+                                     uint32_t *ret_idx);
+uint32_t kvf_grant_handle(uint32_t idx, const struct kvf_grant *g);
+
+/* source.c, and piece.c for pieces and posts */
+uint32_t kvf_source_alloc(struct kvf_core *core, uint32_t peer, uint64_t nonce);
+void kvf_source_free(struct kvf_core *core, uint64_t now_ns, uint32_t source);
+void kvf_source_whole(struct kvf_core *core, uint64_t now_ns,
+                      uint32_t source); /* GRANT is complete */
+void kvf_source_decline(struct kvf_core *core, uint32_t source, uint32_t reason,
+                        uint32_t detail);
+void kvf_source_close(struct kvf_core *core, uint64_t now_ns, uint32_t source, uint32_t reason,
+                      uint32_t detail);
+void kvf_source_lane_dead(struct kvf_core *core, uint64_t now_ns, uint32_t source,
+                          uint32_t lane_idx);
+void kvf_source_aborted(struct kvf_core *core, uint64_t now_ns, uint32_t peer,
+                        const struct kvf_wire_abort *abort);
+enum kvf_next { KVF_NEXT_NOTHING, KVF_NEXT_POST, KVF_NEXT_LANE_FULL };
+/* The next data post of this grant, counted as posted when KVF_NEXT_POST. */
+enum kvf_next kvf_source_next_data(struct kvf_core *core, uint64_t now_ns, uint32_t source,
+                                   uint64_t lane_left_bytes, bool is_lane_idle,
+                                   struct kvf_post *post);
+void kvf_source_next_mark(struct kvf_core *core, uint32_t source, uint32_t lane_idx,
+                          struct kvf_post *post);
+void kvf_source_completed(struct kvf_core *core, uint64_t now_ns, uint32_t lane_idx,
+                          const struct kvf_post *post, int status);
+void kvf_source_check_coverage(struct kvf_core *core, uint64_t now_ns, uint32_t room);
+void kvf_source_room_check_end(struct kvf_core *core, uint64_t now_ns, uint32_t room);
+void kvf_source_try_end(struct kvf_core *core, uint64_t now_ns, uint32_t source);
+uint32_t kvf_source_room_find(struct kvf_core *core, uint64_t label, uint64_t key);
+void kvf_source_room_unhash(struct kvf_core *core, uint32_t room);
+void kvf_source_room_free_pieces(struct kvf_core *core, uint32_t room);
+/* Matches parked grants and tombstones of a room just opened. */
+void kvf_source_room_opened(struct kvf_core *core, uint64_t now_ns, uint32_t room);
+/* Takes the piece (block: its runs) or refuses: -KVF_E_PIECE_*, -KVF_E_PAGE_LENT, -KVF_E_RESOURCES. */
+int kvf_source_add_piece(struct kvf_core *core, uint64_t now_ns, uint32_t room,
+                         const struct kvf_core_submit *submit, uint32_t pages, uint32_t block);
+bool kvf_source_has_place(const struct kvf_core *core);
+void kvf_source_owe(struct kvf_core *core, uint32_t source);
+uint32_t kvf_source_by_nonce(struct kvf_core *core, uint32_t peer, uint64_t nonce);
+
+/* peer.c */
+uint32_t kvf_peer_for_addr(struct kvf_core *core, uint64_t now_ns,
+                           const struct kvf_addr_shm *addr);
+void kvf_peer_need(struct kvf_core *core, uint64_t now_ns,
+                   uint32_t peer); /* connect if not up */
+void kvf_peer_drop(struct kvf_core *core, uint64_t now_ns, uint32_t peer,
+                   int err); /* and CLOSE */
+void kvf_peer_check_free(struct kvf_core *core, uint32_t peer);
+void kvf_peer_tick(struct kvf_core *core, uint64_t now_ns, uint32_t peer, uint64_t *due_ns);
+void kvf_peer_owe(struct kvf_core *core, uint32_t peer);
+
+/* lane.c */
+void kvf_lane_start_fence(struct kvf_core *core, uint64_t now_ns, uint32_t lane);
+void kvf_lane_want_open(struct kvf_core *core, uint64_t now_ns, uint32_t lane);
+void kvf_lane_tick(struct kvf_core *core, uint64_t now_ns, uint64_t *due_ns);
+void kvf_lane_confirmed(struct kvf_core *core, uint64_t now_ns, uint32_t lane, uint32_t epoch);
+void kvf_lane_push_mark(struct kvf_core *core, uint32_t source, uint32_t lane_idx);
+void kvf_lane_push_ready(struct kvf_core *core, uint32_t source);
+void kvf_lane_forget_source(struct kvf_core *core, uint32_t source);
+static inline uint32_t kvf_lane_id(uint32_t peer, uint32_t lane_idx)
+{
+    return peer * KVF_LANES_MAX + lane_idx;
+}
+
+#endif
