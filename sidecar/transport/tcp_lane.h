@@ -1,0 +1,168 @@
+/* What the files of transport tcp share. A lane is one stream: the sink's side connected it, the
+ * source's side accepted it, and payload flows from source to sink only.
+ *
+ * Callbacks may call back into open, can_post, post, detach and fence, on this lane or another, but not
+ * into poll or close. So after every callback a function looks whether the lane is still the one it was:
+ * `serial` changes whenever a stream begins or ends. Nothing that a callback could change is kept in a
+ * local variable across it. */
+#ifndef KVF_TRANSPORT_TCP_LANE_H
+#define KVF_TRANSPORT_TCP_LANE_H
+
+#include <sys/uio.h>
+
+#include "sidecar/transport/transport.h"
+
+/* As much as one sendmsg takes; IOV_MAX of Linux. */
+#define KVF_TCP_IOVS_MAX 1024u
+#define KVF_TCP_BATCH_BYTES_MAX (UINT32_C(1) << 20)
+/* A frame carries at most this, unless one plane of one page alone is bigger. Small enough that the rest
+ * of a frame from filler costs little, large enough that a header costs nothing. */
+#define KVF_TCP_FRAME_BYTES_MAX (UINT32_C(256) << 10)
+/* The biggest frame a sink takes when no region says what to expect, and the biggest piece of one plane. */
+#define KVF_TCP_PAYLOAD_BYTES_MAX (UINT32_C(64) << 20)
+/* Thrown-away payload goes here, filler comes from such a page; iovecs name it several times over. */
+#define KVF_TCP_SCRATCH_BYTES (UINT32_C(64) << 10)
+#define KVF_TCP_SOCKET_BYTES_MIN (UINT32_C(64) << 10)
+#define KVF_TCP_SOCKET_BYTES_UNPACED (UINT32_C(4) << 20)
+#define KVF_TCP_GREETING_BYTES (KVF_WIRE_HEADER_BYTES + KVF_WIRE_LANE_HELLO_BYTES)
+
+/* FREE -> CONNECTING -> GREETING -> UP (sink), FREE -> UP (source); any of them -> LOST; every one of
+ * them -> FENCING -> FREE. FENCING exists only while fence calls completed_fn. */
+enum kvf_tcp_state {
+    KVF_TCP_FREE = 0,
+    KVF_TCP_CONNECTING,
+    KVF_TCP_GREETING, /* connected, LANE_HELLO not wholly taken by the socket */
+    KVF_TCP_UP,
+    KVF_TCP_LOST, /* told the host; nothing is read or written until the fence */
+    KVF_TCP_FENCING,
+};
+
+struct kvf_tcp_entry {
+    struct kvf_post post;
+    bool is_dead; /* was completed where it stood; skipped */
+    bool is_cut;  /* an END whose data was taken back: leaves as DRAIN, completes -ECANCELED */
+};
+
+/* Posts in [head, sent) were taken by the kernel and wait for their completion to be told, those in
+ * [sent, tail) are to be sent. The indices run free.
+ *
+ * A frame is started once the kernel took its first byte. Its header is then a promise of so many bytes
+ * to the other side, which is kept from the region or, once nobody may read the region, from filler. */
+struct kvf_tcp_source {
+    struct kvf_tcp_entry *entries; /* posts_per_lane_max of them */
+    uint32_t head;
+    uint32_t sent;
+    uint32_t tail;
+    uint32_t
+        next_page; /* of entry `sent`: first page and plane that no frame was started for */
+    uint32_t next_plane;
+    uint32_t next_seq;
+    /* the started frame, if has_frame */
+    struct kvf_lane_frame frame;
+    uint32_t header_sent;
+    uint32_t payload_sent;
+    bool has_frame;
+    bool is_filler; /* its post was completed; the payload is filler */
+    bool ends_post; /* the last frame of entry `sent` */
+};
+
+struct kvf_tcp_sink {
+    unsigned char header[KVF_LANE_HEADER_BYTES];
+    uint32_t header_got;
+    uint32_t next_seq;
+    struct kvf_lane_frame frame; /* the DATA frame whose payload is due, if has_frame */
+    uint32_t payload_got;
+    bool has_frame;
+    bool is_forced_scratch; /* its pages faulted */
+    unsigned char greeting[KVF_TCP_GREETING_BYTES];
+    uint32_t greeting_sent;
+};
+
+struct kvf_tcp_lane {
+    int fd; /* owned here from open to fence; -1 otherwise */
+    uint32_t epoch;
+    uint32_t serial;
+    uint32_t epoll_events; /* what epoll was told to watch */
+    uint8_t state;
+    bool is_sink;
+    bool is_readable;
+    bool is_writable; /* false: the socket refused bytes, EPOLLOUT will say */
+    bool is_marked;   /* in the list of lanes that poll works through */
+    bool owes_up;
+    int open_err; /* a connect that failed at once, told by the next poll */
+    uint32_t mark_next;
+    struct kvf_tcp_source source;
+    struct kvf_tcp_sink sink;
+};
+
+/* One planned frame of a sendmsg. */
+struct kvf_tcp_plan {
+    struct kvf_lane_frame frame;
+    uint32_t next_page; /* where its post goes on after it */
+    uint32_t next_plane;
+    bool ends_post;
+};
+
+struct kvf_tcp {
+    struct kvf_transport_config config;
+    struct kvf_transport_host host;
+    int epoll_fd; /* the worker's */
+    struct kvf_tcp_lane *lanes;
+    struct kvf_tcp_entry *entries;
+    uint32_t mark_head;
+    uint32_t mark_tail;
+    uint32_t mark_count;
+    unsigned char *scratch; /* KVF_TCP_SCRATCH_BYTES, written by receives, never read */
+    unsigned char *filler;  /* KVF_TCP_SCRATCH_BYTES, zero and read-only */
+    struct iovec
+        *iovs; /* KVF_TCP_IOVS_MAX; these three are used by one system call at a time */
+    unsigned char *headers; /* KVF_TCP_IOVS_MAX x KVF_LANE_HEADER_BYTES */
+    struct kvf_tcp_plan *plans;
+};
+
+/* A list of iovecs under construction, limited in entries and bytes. */
+struct kvf_tcp_iovs {
+    struct iovec *iovs;
+    uint32_t count;
+    uint32_t count_max;
+    uint64_t bytes;
+    uint64_t bytes_max;
+};
+
+/* ---- tcp_iovs.c ---- */
+
+/* Appends bytes, joined to the last iovec where they touch it. Returns how many fitted. */
+uint64_t kvf_tcp_iovs_add(struct kvf_tcp_iovs *iovs, unsigned char *base, uint64_t bytes);
+/* The same for `bytes` bytes of one buffer, named as often as it takes. */
+uint64_t kvf_tcp_iovs_repeat(struct kvf_tcp_iovs *iovs, unsigned char *buffer, uint64_t bytes);
+/* Payload bytes of a frame that carries these planes of so many pages of region. */
+uint64_t kvf_tcp_frame_bytes(const struct kvf_transport_region *region, uint32_t page_count,
+                             uint32_t plane_first, uint32_t plane_count);
+/* Appends what follows byte `skip` of a frame whose first page is page_first. Returns how much fitted. */
+uint64_t kvf_tcp_iovs_add_pages(struct kvf_tcp_iovs *iovs,
+                                const struct kvf_transport_region *region,
+                                const struct kvf_lane_frame *frame, uint32_t page_first,
+                                uint32_t skip);
+
+/* ---- tcp.c ---- */
+
+/* Puts the lane into the list of poll. */
+void kvf_tcp_mark(struct kvf_tcp *tcp, uint32_t lane_idx);
+/* The stream ended: tells the host once. err is positive. */
+void kvf_tcp_lose(struct kvf_tcp *tcp, uint32_t lane_idx, int err);
+
+/* ---- tcp_source.c ---- */
+
+bool kvf_tcp_source_has_work(const struct kvf_tcp_lane *lane);
+bool kvf_tcp_source_can_post(const struct kvf_tcp *tcp, const struct kvf_tcp_lane *lane);
+int kvf_tcp_source_post(struct kvf_tcp *tcp, uint32_t lane_idx, const struct kvf_post *post);
+void kvf_tcp_source_detach(struct kvf_tcp *tcp, uint32_t lane_idx, uint64_t cookie);
+/* Completes everything that is queued, in order. The lane is FENCING. */
+void kvf_tcp_source_complete_all(struct kvf_tcp *tcp, uint32_t lane_idx);
+uint64_t kvf_tcp_source_turn(struct kvf_tcp *tcp, uint32_t lane_idx);
+
+/* ---- tcp_sink.c ---- */
+
+uint64_t kvf_tcp_sink_turn(struct kvf_tcp *tcp, uint32_t lane_idx);
+
+#endif

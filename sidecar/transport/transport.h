@@ -1,0 +1,102 @@
+/* The small ops table between the worker's loop and whatever moves bytes, and its contract.
+ *
+ * For every implementation (tcp; later local, verbs; the simulator's double):
+ *  T1  Each accepted post yields exactly one completion, also through a fence.
+ *  T2  Posts of one lane leave in order; a marker is behind everything posted before it.
+ *  T3  A fence returns (fenced) only when nothing of that lane's epoch can touch a page any more, ours
+ *      or the peer's, and after every post of the lane was completed.
+ *  T4  The sink asks place before every receive and obeys the answer.
+ *  T5  Nothing is ever resent on a stream; any error ends the stream (lost), and only that stream.
+ *  T6  Reading never waits for writing, and no call blocks.
+ *  T7  Nothing here touches client memory except by a system call that can fail.
+ * All calls come from the worker's loop thread. Events go to the host through callbacks of struct
+ * kvf_transport_host, from within the ops, on the same thread. */
+#ifndef KVF_TRANSPORT_TRANSPORT_H
+#define KVF_TRANSPORT_TRANSPORT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ring/layout.h"
+#include "sidecar/core/core.h"
+
+struct kvf_transport; /* implementation's own */
+
+/* A mapped region as transports see it. Validated: every plane lies in the mapping. */
+struct kvf_transport_region {
+    unsigned char *base; /* NULL: unknown */
+    uint64_t page_count;
+    uint32_t plane_count;
+    const struct kvf_core_plane *planes;
+    uint64_t page_bytes; /* over all planes */
+};
+
+struct kvf_transport_host {
+    void *ctx;
+    /* sink side; as kvf_core_place, _placed, _marker, _place_fault */
+    int (*place_fn)(void *ctx, uint32_t lane, uint32_t epoch, uint32_t handle, uint32_t position,
+                    uint32_t page_count, struct kvf_placement_at *ret_at);
+    void (*placed_fn)(void *ctx, uint32_t lane, uint32_t epoch, uint32_t handle, uint64_t bytes,
+                      bool is_scratch);
+    int (*marker_fn)(void *ctx, uint32_t lane, uint32_t epoch, uint32_t handle, uint8_t kind);
+    void (*place_fault_fn)(void *ctx, uint32_t lane, uint32_t epoch, uint32_t handle);
+    /* source side */
+    void (*completed_fn)(void *ctx, uint32_t lane, uint32_t epoch, const struct kvf_post *post,
+                         int status);
+    void (*read_fault_fn)(void *ctx, uint32_t client); /* this client's memory cannot be read */
+    /* both */
+    void (*up_fn)(void *ctx, uint32_t lane, uint32_t epoch);
+    void (*lost_fn)(void *ctx, uint32_t lane, uint32_t epoch, int err);
+    void (*fenced_fn)(void *ctx, uint32_t lane, uint32_t epoch);
+    /* NULL if this client or region is not mapped. */
+    const struct kvf_transport_region *(*region_fn)(void *ctx, uint32_t client, uint32_t region);
+};
+
+struct kvf_transport_config {
+    uint32_t lanes_max;            /* lane ids below this */
+    uint64_t lane_rate_bytes;      /* per second; 0: unpaced */
+    uint64_t lane_window_bytes;
+    uint64_t turn_bytes_max;       /* budget of one poll, per lane and direction */
+    uint32_t posts_per_lane_max;   /* queue length; power of two */
+};
+
+struct kvf_lane_open {
+    uint32_t lane;
+    uint32_t epoch;
+    struct kvf_addr_shm addr; /* sink side: connect here ... */
+    uint64_t session;         /* ... and say LANE_HELLO of this session */
+    uint32_t lane_idx;
+    int accepted_fd; /* source side: an accepted stream whose LANE_HELLO was read; -1: connect. The
+                        transport owns the descriptor from here on, also on failure */
+};
+
+struct kvf_transport_ops {
+    const char *name; /* "tcp" */
+    int (*open)(struct kvf_transport *t, const struct kvf_lane_open *open); /* 0 or -errno; up_fn later */
+    bool (*can_post)(const struct kvf_transport *t, uint32_t lane);
+    int (*post)(struct kvf_transport *t, uint32_t lane, const struct kvf_post *post);
+    /* Lets go of the source pages of one grant, now (KVF_ACT_DETACH). Its DATA posts complete -ECANCELED
+     * before this returns, and nothing of them is sent any more but the rest of a started frame, from
+     * filler. Markers stay, so that the lane still gets its one: an END not yet started leaves as DRAIN
+     * and then completes -ECANCELED. A DATA post whose memory faults (-EFAULT) does the same to what is
+     * queued behind it for its grant. */
+    void (*detach)(struct kvf_transport *t, uint32_t lane, uint64_t cookie);
+    /* Moves bytes, both directions, within the budget. Returns how much was moved (bytes), 0 if idle. */
+    uint64_t (*poll)(struct kvf_transport *t);
+    void (*fence)(struct kvf_transport *t, uint32_t lane, uint32_t epoch);
+    void (*close)(struct kvf_transport *t);
+};
+
+/* tcp over plain sockets. epoll_fd: the worker's; the transport adds its streams with
+ * data.u64 = KVF_EPOLL_LANE | lane and is told of readiness through kvf_tcp_ready. */
+#define KVF_EPOLL_LANE (UINT64_C(1) << 32)
+extern const struct kvf_transport_ops kvf_tcp_ops;
+int kvf_tcp_create(const struct kvf_transport_config *config, const struct kvf_transport_host *host,
+                   int epoll_fd, struct kvf_transport **ret_transport);
+void kvf_tcp_ready(struct kvf_transport *t, uint32_t lane, uint32_t epoll_events);
+/* Whether poll has something to do without a further event: do not sleep then. True after open and post,
+ * and while budgets are spent. */
+bool kvf_tcp_has_work(const struct kvf_transport *t);
+const char *kvf_tcp_engine_name(const struct kvf_transport *t); /* "sockets" */
+
+#endif
