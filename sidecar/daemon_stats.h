@@ -1,0 +1,62 @@
+/* Which numbers a daemon shows, and where each stands in its stats file. The worker writes while it lives,
+ * the supervisor before its start and after its reaping: never both. Counters go on over a worker's end. */
+#ifndef KVF_SIDECAR_DAEMON_STATS_H
+#define KVF_SIDECAR_DAEMON_STATS_H
+
+#include <stdint.h>
+
+#include "ring/stats.h"
+#include "sidecar/core/core.h"
+#include "sidecar/host/config.h"
+
+/* Positions of values. The core's counters and gauges come first, in its order. */
+enum kvf_daemon_value {
+    KVF_VALUE_CORE_COUNTERS = 0,
+    KVF_VALUE_CORE_GAUGES = KVF_COUNTERS,
+    KVF_VALUE_BAD_CLIENT_BYTES = KVF_COUNTERS + KVF_GAUGES,
+    KVF_VALUE_WORKER_STARTS,
+    KVF_VALUE_CLIENTS,
+    KVF_VALUE_REGIONS,
+    KVF_VALUE_BOUND_USUAL,
+    KVF_VALUE_BOUND_WORST,
+    KVF_VALUE_BOUND_DETECTION,
+    KVF_VALUE_BOUND_COOPERATIVE,
+    KVF_VALUE_BOUND_FENCE,
+    KVF_VALUE_BOUND_WATCHDOG,
+    KVF_VALUE_BOUND_KILL,
+    KVF_VALUE_BOUND_VISIBILITY,
+    KVF_VALUE_LANE_RATE,
+    KVF_VALUE_PLACEMENT,
+    KVF_VALUE_LOOP_COUNT,
+    KVF_VALUE_OFF_CPU_MAX,
+    KVF_VALUE_CPU,
+    KVF_VALUE_NUMA_BOUND,
+    KVF_VALUES
+};
+
+enum kvf_daemon_histogram {
+    KVF_HISTOGRAM_ABORT_TO_DRAINED = 0,
+    KVF_HISTOGRAM_OPEN_TO_SUCCESS,
+    KVF_HISTOGRAM_LOOP,
+    KVF_HISTOGRAMS
+};
+
+/* From drained being true to its word being stored: one turn of a loop that may be off its processor. */
+#define KVF_VISIBILITY_MS 100u
+
+/* The table a stats file is made from. */
+const struct kvf_stats_def *kvf_daemon_stats_defs(uint32_t *ret_count);
+
+uint64_t kvf_daemon_stats_get(const struct kvf_stats_shm *shm, uint32_t value);
+/* Adds to a value; the caller is the writer, between begin and end. */
+void kvf_daemon_stats_add(struct kvf_stats_shm *shm, uint32_t value, uint64_t n);
+/* The bound's terms and what else follows from the options alone. */
+void kvf_daemon_stats_config(struct kvf_stats_shm *shm, const struct kvf_config *config);
+
+uint64_t kvf_bound_usual_us(const struct kvf_config *config);
+uint64_t kvf_bound_worst_us(const struct kvf_config *config);
+/* What the core is started with. */
+void kvf_core_config_of(const struct kvf_config *config, uint64_t supervisor_id,
+                        uint32_t worker_starts, struct kvf_core_config *ret_core);
+
+#endif

@@ -1,0 +1,128 @@
+#include "sidecar/helper.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+struct job_list {
+    struct kvf_job *head;
+    struct kvf_job **tail;
+};
+
+struct kvf_helper {
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    struct job_list todo; /* under lock */
+    struct job_list back; /* under lock */
+    pthread_t thread;
+    int event_fd;
+};
+
+static void list_init(struct job_list *l)
+{
+    l->head = NULL;
+    l->tail = &l->head;
+}
+
+static void list_push(struct job_list *l, struct kvf_job *job)
+{
+    job->next = NULL;
+    *l->tail = job;
+    l->tail = &job->next;
+}
+
+static struct kvf_job *list_pop(struct job_list *l)
+{
+    struct kvf_job *job = l->head;
+    if (job != NULL) {
+        l->head = job->next;
+        if (l->head == NULL) {
+            l->tail = &l->head;
+        }
+    }
+    return job;
+}
+
+static void *run(void *arg)
+{
+    struct kvf_helper *h = arg;
+    pthread_mutex_lock(&h->lock);
+    for (;;) {
+        struct kvf_job *job = list_pop(&h->todo);
+        if (job == NULL) {
+            pthread_cond_wait(&h->wake, &h->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&h->lock);
+        job->work_fn(job);
+        pthread_mutex_lock(&h->lock);
+        list_push(&h->back, job);
+        uint64_t one = 1;
+        ssize_t put = write(h->event_fd, &one, sizeof(one));
+        (void)put;
+    }
+    return NULL;
+}
+
+int kvf_helper_create(struct kvf_helper **ret_helper)
+{
+    struct kvf_helper *h = calloc(1, sizeof(*h));
+    if (h == NULL) {
+        return -ENOMEM;
+    }
+    list_init(&h->todo);
+    list_init(&h->back);
+    h->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (h->event_fd < 0) {
+        int err = -errno;
+        free(h);
+        return err;
+    }
+    pthread_mutex_init(&h->lock, NULL);
+    pthread_cond_init(&h->wake, NULL);
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    int rc = pthread_create(&h->thread, NULL, run, h);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (rc != 0) {
+        close(h->event_fd);
+        free(h);
+        return -rc;
+    }
+    *ret_helper = h;
+    return 0;
+}
+
+int kvf_helper_fd(const struct kvf_helper *helper)
+{
+    return helper->event_fd;
+}
+
+void kvf_helper_push(struct kvf_helper *helper, struct kvf_job *job)
+{
+    assert(job->work_fn != NULL);
+    pthread_mutex_lock(&helper->lock);
+    list_push(&helper->todo, job);
+    pthread_cond_signal(&helper->wake);
+    pthread_mutex_unlock(&helper->lock);
+}
+
+struct kvf_job *kvf_helper_take(struct kvf_helper *helper)
+{
+    pthread_mutex_lock(&helper->lock);
+    struct kvf_job *job = list_pop(&helper->back);
+    if (job == NULL) {
+        uint64_t count;
+        ssize_t got = read(helper->event_fd, &count, sizeof(count));
+        (void)got;
+    }
+    pthread_mutex_unlock(&helper->lock);
+    return job;
+}

@@ -1,0 +1,23 @@
+/* The thread for calls that can take long: mapping and unmapping of segments and regions, later
+ * registration with a device. Never queue pairs: a fence must not stand behind an 80 GB registration.
+ *
+ * A job belongs to exactly one side at a time: to the helper from push until take. */
+#ifndef KVF_SIDECAR_HELPER_H
+#define KVF_SIDECAR_HELPER_H
+
+struct kvf_helper;
+
+struct kvf_job { /* first member of what the caller allocates */
+    struct kvf_job *next;
+    void (*work_fn)(struct kvf_job *job); /* helper thread */
+};
+
+/* Starts the thread; it keeps the processors that the caller may use now. 0 or -errno. */
+int kvf_helper_create(struct kvf_helper **ret_helper);
+/* Readable when a job may be taken. Owned by the helper. */
+int kvf_helper_fd(const struct kvf_helper *helper);
+void kvf_helper_push(struct kvf_helper *helper, struct kvf_job *job);
+/* A job whose work_fn has returned, in order of push; NULL: none. Clears the descriptor. */
+struct kvf_job *kvf_helper_take(struct kvf_helper *helper);
+
+#endif

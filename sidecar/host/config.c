@@ -1,0 +1,667 @@
+#include "sidecar/host/config.h"
+
+#include <arpa/inet.h>
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "sidecar/host/log.h"
+#include "sidecar/host/numa.h"
+
+#define KIB UINT64_C(1024)
+#define MIB (KIB * KIB)
+#define MB UINT64_C(1000000)
+
+enum option_kind {
+    OPTION_TEXT,
+    OPTION_ADDR,
+    OPTION_COUNT, /* uint32_t */
+    OPTION_MS,    /* uint32_t */
+    OPTION_SIZE,  /* uint64_t bytes, K M G suffixes */
+    OPTION_RATE,  /* uint64_t bytes per second, given in MB/s */
+    OPTION_WORD,  /* uint32_t, one of a list */
+    OPTION_CPU,
+    OPTION_FLAG,
+};
+
+struct option_word {
+    const char *text;
+    uint32_t value;
+};
+
+struct option {
+    const char *name;
+    enum option_kind kind;
+    size_t off;
+    uint64_t min;
+    uint64_t max;
+    uint64_t preset;                 /* default of a number */
+    const char *preset_text;         /* default of a text or address */
+    const struct option_word *words; /* ends with a NULL text */
+    const char *value;               /* how the help names the argument */
+    const char *help;
+};
+
+static const struct option_word transport_words[] = {{"tcp", KVF_CONFIG_TCP}, {NULL, 0}};
+static const struct option_word placement_words[] = {
+    {"checked", KVF_CONFIG_CHECKED}, {"posted", KVF_CONFIG_POSTED}, {NULL, 0}};
+static const struct option_word spin_words[] = {
+    {"auto", KVF_SPIN_AUTO}, {"on", KVF_SPIN_ON}, {"off", KVF_SPIN_OFF}, {NULL, 0}};
+static const struct option_word level_words[] = {{"error", KVF_LOG_ERROR},
+                                                 {"warn", KVF_LOG_WARN},
+                                                 {"info", KVF_LOG_INFO},
+                                                 {"debug", KVF_LOG_DEBUG},
+                                                 {NULL, 0}};
+
+#define AT(field) offsetof(struct kvf_config, field)
+
+/* clang-format off */
+static const struct option options[] = {
+    {.name = "name", .kind = OPTION_TEXT, .off = AT(name), .max = KVF_CONFIG_NAME_BYTES,
+     .preset_text = "gpu0", .value = "NAME",
+     .help = "what engines and operators call this daemon; letters, digits, '.', '_', '-'"},
+    {.name = "run-dir", .kind = OPTION_TEXT, .off = AT(run_dir), .max = KVF_CONFIG_DIR_BYTES,
+     .preset_text = "", .value = "DIR",
+     .help = "holds NAME.sock, NAME.stats and NAME.lock. Default: $KVFENCE_RUN_DIR, else /run/kvfence\n"
+             "as root, else $XDG_RUNTIME_DIR/kvfence. Created if missing"},
+    {.name = "listen", .kind = OPTION_ADDR, .off = AT(listen), .preset_text = "127.0.0.1:0",
+     .value = "ADDR:PORT",
+     .help = "where other daemons reach this one; numeric, [ADDR]:PORT for IPv6, port 0 = any free one.\n"
+             "Loopback only, unless --insecure-listen"},
+    {.name = "insecure-listen", .kind = OPTION_FLAG, .off = AT(is_listen_insecure),
+     .help = "allow a listen address that other hosts reach. Peers are NOT authenticated: whoever\n"
+             "reaches the port may write into pages that a room granted. Trusted networks only"},
+    {.name = "transport", .kind = OPTION_WORD, .off = AT(transport), .preset = KVF_CONFIG_TCP,
+     .words = transport_words, .value = "tcp", .help = "what moves the bytes"},
+    {.name = "tcp-placement", .kind = OPTION_WORD, .off = AT(placement),
+     .preset = KVF_CONFIG_CHECKED, .words = placement_words, .value = "checked|posted",
+     .help = "checked: the grant is looked at before every receive, so an aborted room is idle at once.\n"
+             "posted: what was posted lands until the marker, as an RDMA NIC does. Both are safe"},
+    {.name = "lane-rate", .kind = OPTION_RATE, .off = AT(lane_rate_bytes), .min = 0,
+     .max = 1000000 * MB, .preset = 0, .value = "MB/s",
+     .help = "pace of one lane in millions of bytes per second; 0 = unpaced"},
+    {.name = "lanes", .kind = OPTION_COUNT, .off = AT(lanes), .min = 1, .max = KVF_CONFIG_LANES_MAX,
+     .preset = 1, .value = "N", .help = "streams to each peer"},
+    {.name = "lane-rooms", .kind = OPTION_COUNT, .off = AT(lane_rooms), .min = 1, .max = 4096,
+     .preset = 16, .value = "N",
+     .help = "rooms granted at a time on one lane; more wait as Bootstrapping"},
+    {.name = "room-window", .kind = OPTION_SIZE, .off = AT(room_window_bytes), .min = 4 * KIB,
+     .max = 1024 * MIB, .preset = 1 * MIB, .value = "BYTES",
+     .help = "posted and not completed, most for one room. Never more than --lane-window"},
+    {.name = "lane-window", .kind = OPTION_SIZE, .off = AT(lane_window_bytes), .min = 4 * KIB,
+     .max = 1024 * MIB, .preset = 4 * MIB, .value = "BYTES",
+     .help = "the same for one lane, all rooms together. With --lane-rate it is held under a quarter\n"
+             "of --cooperative-ms, so that one abort never outlasts that deadline"},
+    {.name = "post-bytes", .kind = OPTION_SIZE, .off = AT(post_bytes), .min = 4 * KIB,
+     .max = 64 * MIB, .preset = 64 * KIB, .value = "BYTES",
+     .help = "one post covers more than one page only up to this size"},
+    {.name = "stripe-min", .kind = OPTION_SIZE, .off = AT(stripe_bytes_min), .min = 0,
+     .max = 1024 * 1024 * MIB, .preset = 8 * MIB, .value = "BYTES",
+     .help = "rooms of at least this size use all lanes of a peer, smaller ones a single lane"},
+    {.name = "bootstrap-ms", .kind = OPTION_MS, .off = AT(bootstrap_ms), .min = 10, .max = 86400000,
+     .preset = 30000, .value = "MS", .help = "a room that waits this long for its peer fails"},
+    {.name = "connect-ms", .kind = OPTION_MS, .off = AT(connect_ms), .min = 10, .max = 600000,
+     .preset = 5000, .value = "MS", .help = "a peer unreachable this long fails the rooms that wait for it"},
+    {.name = "cooperative-ms", .kind = OPTION_MS, .off = AT(cooperative_ms), .min = 10, .max = 60000,
+     .preset = 500, .value = "MS", .help = "a closed grant without its marker after this long is fenced"},
+    {.name = "fence-ms", .kind = OPTION_MS, .off = AT(fence_ms), .min = 10, .max = 60000,
+     .preset = 2000, .value = "MS", .help = "a fence that misses this deadline ends the worker"},
+    {.name = "liveness-ms", .kind = OPTION_MS, .off = AT(liveness_ms), .min = 50, .max = 60000,
+     .preset = 1250, .value = "MS", .help = "a peer without progress this long is lost"},
+    {.name = "watchdog-ms", .kind = OPTION_MS, .off = AT(watchdog_ms), .min = 100, .max = 60000,
+     .preset = 1000, .value = "MS", .help = "a worker whose loop stands still this long is ended"},
+    {.name = "kill-ms", .kind = OPTION_MS, .off = AT(kill_ms), .min = 100, .max = 600000,
+     .preset = 5000, .value = "MS", .help = "time allowed for the kernel to take an ended worker apart"},
+    {.name = "grace-ms", .kind = OPTION_MS, .off = AT(grace_ms), .min = 0, .max = 3600000,
+     .preset = 5000, .value = "MS",
+     .help = "after SIGTERM running rooms go on this long; a second SIGTERM ends the wait"},
+    {.name = "cpu", .kind = OPTION_CPU, .off = AT(cpu), .max = KVF_CPUS_MAX - 1, .value = "auto|none|N",
+     .help = "where the worker is pinned. auto: the last allowed processor that no other daemon of\n"
+             "this run dir has taken, never the first, and none if only one is allowed"},
+    {.name = "spin", .kind = OPTION_WORD, .off = AT(spin), .preset = KVF_SPIN_AUTO,
+     .words = spin_words, .value = "auto|on|off",
+     .help = "on: never sleep (for a processor of its own). off: sleep whenever nothing is to do.\n"
+             "auto: sleep 50 us after the last activity, at once if only one processor is allowed"},
+    {.name = "clients", .kind = OPTION_COUNT, .off = AT(clients), .min = 1, .max = 64, .preset = 16,
+     .value = "N", .help = "engines attached at a time, those still draining included"},
+    {.name = "rooms", .kind = OPTION_COUNT, .off = AT(rooms), .min = 1,
+     .max = KVF_ROOMS_PER_CLIENT_MAX, .preset = KVF_ROOMS_PER_CLIENT_MAX, .value = "N",
+     .help = "open rooms that one client may ask for"},
+    {.name = "log-level", .kind = OPTION_WORD, .off = AT(log_level), .preset = KVF_LOG_INFO,
+     .words = level_words, .value = "error|warn|info|debug", .help = "what is written to stderr"},
+    {.name = "check", .kind = OPTION_FLAG, .off = AT(is_check),
+     .help = "validate the options and exit"},
+    {.name = "print-config", .kind = OPTION_FLAG, .off = AT(is_print),
+     .help = "print the whole effective configuration and exit"},
+    {.name = "version", .kind = OPTION_FLAG, .off = AT(is_version), .help = "print the version and exit"},
+    {.name = "help", .kind = OPTION_FLAG, .off = AT(is_help), .help = "print this and exit"},
+};
+/* clang-format on */
+#define OPTION_COUNT_ALL ((uint32_t)(sizeof(options) / sizeof(options[0])))
+
+static char *field_at(const struct option *o, struct kvf_config *config)
+{
+    return (char *)config + o->off;
+}
+
+static const char *field_of(const struct option *o, const struct kvf_config *config)
+{
+    return (const char *)config + o->off;
+}
+
+__attribute__((format(printf, 3, 4))) static int refuse(char *ret_error, size_t cap,
+                                                        const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(ret_error, cap, format, args);
+    va_end(args);
+    return -EINVAL;
+}
+
+/* ---- values ------------------------------------------------------------------------------------ */
+
+/* Decimal digits only; a sign, a space or an overflow is no number. Returns the first unread char. */
+static const char *read_number(const char *text, uint64_t *ret_value)
+{
+    uint64_t value = 0;
+    const char *at = text;
+    for (; *at >= '0' && *at <= '9'; at++) {
+        uint64_t digit = (uint64_t)(*at - '0');
+        if (value > (UINT64_MAX - digit) / 10u) {
+            return NULL;
+        }
+        value = value * 10u + digit;
+    }
+    if (at == text) {
+        return NULL;
+    }
+    *ret_value = value;
+    return at;
+}
+
+static int read_scaled(const char *text, bool has_suffix, uint64_t *ret_value)
+{
+    uint64_t value = 0;
+    const char *rest = read_number(text, &value);
+    if (rest == NULL) {
+        return -EINVAL;
+    }
+    unsigned shift = 0;
+    if (has_suffix && *rest != '\0') {
+        const char *unit = strchr("KkMmGg", *rest);
+        if (unit == NULL) {
+            return -EINVAL;
+        }
+        shift = 10u * (unsigned)((unit - "KkMmGg") / 2 + 1);
+        rest++;
+    }
+    if (*rest != '\0' || value > UINT64_MAX >> shift) {
+        return -EINVAL;
+    }
+    *ret_value = value << shift;
+    return 0;
+}
+
+static const char *format_size(uint64_t value, char *ret_text, size_t cap)
+{
+    static const char units[] = {'\0', 'K', 'M', 'G'};
+    unsigned unit = 0;
+    while (value != 0 && value % KIB == 0 && unit < 3) {
+        value /= KIB;
+        unit++;
+    }
+    snprintf(ret_text, cap, "%" PRIu64 "%.1s", value, &units[unit]);
+    return ret_text;
+}
+
+int kvf_addr_parse(const char *text, struct kvf_addr_shm *ret_addr)
+{
+    char host[64];
+    const char *colon = strrchr(text, ':');
+    size_t host_bytes = colon == NULL ? 0 : (size_t)(colon - text);
+    if (host_bytes == 0 || host_bytes >= sizeof(host)) {
+        return -EINVAL;
+    }
+    memcpy(host, text, host_bytes);
+    host[host_bytes] = '\0';
+    uint64_t port = 0;
+    const char *rest = read_number(colon + 1, &port);
+    if (rest == NULL || *rest != '\0' || port > UINT16_MAX) {
+        return -EINVAL;
+    }
+    struct kvf_addr_shm addr = {.port = (uint16_t)port};
+    if (host[0] == '[' && host[host_bytes - 1u] == ']') {
+        host[host_bytes - 1u] = '\0';
+        addr.family = 6;
+        if (inet_pton(AF_INET6, host + 1, addr.addr) != 1) {
+            return -EINVAL;
+        }
+    } else {
+        addr.family = 4;
+        if (inet_pton(AF_INET, host, addr.addr) != 1) {
+            return -EINVAL;
+        }
+    }
+    *ret_addr = addr;
+    return 0;
+}
+
+const char *kvf_addr_format(const struct kvf_addr_shm *addr, char *ret_text, size_t cap)
+{
+    char host[INET6_ADDRSTRLEN] = "?";
+    bool is_v6 = addr->family == 6;
+    inet_ntop(is_v6 ? AF_INET6 : AF_INET, addr->addr, host, sizeof(host));
+    snprintf(ret_text, cap, is_v6 ? "[%s]:%u" : "%s:%u", host, (unsigned)addr->port);
+    return ret_text;
+}
+
+bool kvf_addr_is_loopback(const struct kvf_addr_shm *addr)
+{
+    if (addr->family == 4) {
+        return addr->addr[0] == 127;
+    }
+    static const unsigned char one[16] = {[15] = 1};
+    static const unsigned char mapped[12] = {[10] = 0xff, [11] = 0xff};
+    return memcmp(addr->addr, one, sizeof(one)) == 0 ||
+           (memcmp(addr->addr, mapped, sizeof(mapped)) == 0 && addr->addr[12] == 127);
+}
+
+/* ---- one option ----------------------------------------------------------------------------------- */
+
+static void store_number(const struct option *o, struct kvf_config *config, uint64_t value)
+{
+    if (o->kind == OPTION_SIZE || o->kind == OPTION_RATE) {
+        memcpy(field_at(o, config), &value, sizeof(value));
+    } else {
+        uint32_t small = (uint32_t)value;
+        memcpy(field_at(o, config), &small, sizeof(small));
+    }
+}
+
+static uint64_t load_number(const struct option *o, const struct kvf_config *config)
+{
+    if (o->kind == OPTION_SIZE || o->kind == OPTION_RATE) {
+        uint64_t value;
+        memcpy(&value, field_of(o, config), sizeof(value));
+        return value;
+    }
+    uint32_t small;
+    memcpy(&small, field_of(o, config), sizeof(small));
+    return small;
+}
+
+static int parse_number(const struct option *o, const char *text, struct kvf_config *config,
+                        char *ret_error, size_t cap)
+{
+    uint64_t unit = o->kind == OPTION_RATE ? MB : 1u;
+    uint64_t value = 0;
+    int rc = read_scaled(text, o->kind == OPTION_SIZE, &value);
+    if (rc == 0 && value <= o->max / unit && value * unit >= o->min) {
+        store_number(o, config, value * unit);
+        return 0;
+    }
+    if (o->kind == OPTION_SIZE) {
+        char low[32];
+        char high[32];
+        return refuse(
+            ret_error, cap,
+            "--%s %s: must be a size from %s to %s (a number with an optional K, M or G)",
+            o->name, text, format_size(o->min, low, sizeof(low)),
+            format_size(o->max, high, sizeof(high)));
+    }
+    return refuse(ret_error, cap,
+                  "--%s %s: must be a whole number from %" PRIu64 " to %" PRIu64 "%s", o->name,
+                  text, o->min / unit, o->max / unit,
+                  o->kind == OPTION_MS     ? " (milliseconds)"
+                  : o->kind == OPTION_RATE ? " (MB/s)"
+                                           : "");
+}
+
+static int parse_word(const struct option *o, const char *text, struct kvf_config *config,
+                      char *ret_error, size_t cap)
+{
+    for (const struct option_word *w = o->words; w->text != NULL; w++) {
+        if (strcmp(w->text, text) == 0) {
+            store_number(o, config, w->value);
+            return 0;
+        }
+    }
+    return refuse(ret_error, cap, "--%s %s: must be %s", o->name, text, o->value);
+}
+
+static int parse_cpu(const struct option *o, const char *text, struct kvf_config *config,
+                     char *ret_error, size_t cap)
+{
+    uint64_t number = 0;
+    const char *rest = read_number(text, &number);
+    if (strcmp(text, "auto") == 0) {
+        config->cpu = KVF_CPU_AUTO;
+    } else if (strcmp(text, "none") == 0) {
+        config->cpu = KVF_CPU_NONE;
+    } else if (rest != NULL && *rest == '\0' && number <= o->max) {
+        config->cpu = (int32_t)number;
+    } else {
+        return refuse(ret_error, cap,
+                      "--cpu %s: must be auto, none, or a processor from 0 to %" PRIu64, text,
+                      o->max);
+    }
+    return 0;
+}
+
+static int parse_option(const struct option *o, const char *text, struct kvf_config *config,
+                        char *ret_error, size_t cap)
+{
+    switch (o->kind) {
+    case OPTION_TEXT:
+        if (strlen(text) >= o->max) {
+            return refuse(ret_error, cap, "--%s: longer than %" PRIu64 " bytes", o->name,
+                          o->max - 1);
+        }
+        snprintf(field_at(o, config), o->max, "%s", text);
+        return 0;
+    case OPTION_ADDR:
+        if (kvf_addr_parse(text, &config->listen) != 0) {
+            return refuse(ret_error, cap,
+                          "--%s %s: must be a numeric ADDR:PORT or [ADDR]:PORT (names are not "
+                          "resolved), port 0 to 65535",
+                          o->name, text);
+        }
+        return 0;
+    case OPTION_COUNT:
+    case OPTION_MS:
+    case OPTION_SIZE:
+    case OPTION_RATE:
+        return parse_number(o, text, config, ret_error, cap);
+    case OPTION_WORD:
+        return parse_word(o, text, config, ret_error, cap);
+    case OPTION_CPU:
+        return parse_cpu(o, text, config, ret_error, cap);
+    case OPTION_FLAG:
+        break;
+    }
+    assert(o->kind == OPTION_FLAG);
+    *(bool *)(void *)field_at(o, config) = true;
+    return 0;
+}
+
+static void set_presets(struct kvf_config *config)
+{
+    memset(config, 0, sizeof(*config));
+    for (uint32_t i = 0; i < OPTION_COUNT_ALL; i++) {
+        const struct option *o = &options[i];
+        if (o->kind == OPTION_TEXT) {
+            snprintf(field_at(o, config), o->max, "%s", o->preset_text);
+        } else if (o->kind == OPTION_ADDR) {
+            int rc = kvf_addr_parse(o->preset_text, &config->listen);
+            assert(rc == 0);
+            (void)rc;
+        } else if (o->kind == OPTION_CPU) {
+            config->cpu = KVF_CPU_AUTO;
+        } else if (o->kind != OPTION_FLAG) {
+            store_number(o, config, o->preset);
+        }
+    }
+}
+
+/* ---- the whole ------------------------------------------------------------------------------------ */
+
+static int check_name(const struct kvf_config *config, char *ret_error, size_t cap)
+{
+    static const char allowed[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+    const char *name = config->name;
+    if (name[0] == '\0' || name[0] == '.' || name[0] == '-' ||
+        name[strspn(name, allowed)] != '\0') {
+        return refuse(ret_error, cap,
+                      "--name '%s': must be letters, digits, '.', '_' or '-', and begin with a "
+                      "letter, a digit or '_'",
+                      name);
+    }
+    return 0;
+}
+
+static int find_run_dir(struct kvf_config *config, char *ret_error, size_t cap)
+{
+    if (config->run_dir[0] != '\0') {
+        return 0;
+    }
+    const char *given = getenv("KVFENCE_RUN_DIR");
+    const char *user = getenv("XDG_RUNTIME_DIR");
+    char path[4096];
+    if (given != NULL && given[0] != '\0') {
+        snprintf(path, sizeof(path), "%s", given);
+    } else if (geteuid() == 0) {
+        snprintf(path, sizeof(path), "/run/kvfence");
+    } else if (user != NULL && user[0] != '\0') {
+        snprintf(path, sizeof(path), "%s/kvfence", user);
+    } else {
+        return refuse(
+            ret_error, cap,
+            "no run directory: give --run-dir, or set KVFENCE_RUN_DIR or XDG_RUNTIME_DIR");
+    }
+    if (strlen(path) >= sizeof(config->run_dir)) {
+        return refuse(ret_error, cap, "run directory %.80s...: longer than %zu bytes", path,
+                      sizeof(config->run_dir) - 1u);
+    }
+    snprintf(config->run_dir, sizeof(config->run_dir), "%s", path);
+    return 0;
+}
+
+static int check_whole(struct kvf_config *config, char *ret_error, size_t cap)
+{
+    char text[64];
+    int rc = check_name(config, ret_error, cap);
+    if (rc != 0) {
+        return rc;
+    }
+    if (!config->is_listen_insecure && !kvf_addr_is_loopback(&config->listen)) {
+        return refuse(
+            ret_error, cap,
+            "--listen %s: other hosts reach this address and peers are not authenticated, so "
+            "whoever connects could write into granted pages; use a loopback address, or say "
+            "--insecure-listen if this network is trusted",
+            kvf_addr_format(&config->listen, text, sizeof(text)));
+    }
+    rc = find_run_dir(config, ret_error, cap);
+    if (rc != 0) {
+        return rc;
+    }
+    size_t path_bytes = strlen(config->run_dir) + 1u + strlen(config->name) + sizeof(".sock");
+    if (path_bytes > sizeof(((struct sockaddr_un *)0)->sun_path)) {
+        return refuse(ret_error, cap,
+                      "%s/%s.sock: %zu bytes, a Unix socket's path takes at most %zu; choose a "
+                      "shorter --run-dir or --name",
+                      config->run_dir, config->name, path_bytes - 1u,
+                      sizeof(((struct sockaddr_un *)0)->sun_path) - 1u);
+    }
+    return 0;
+}
+
+static const struct option *find_option(const char *name, size_t name_bytes)
+{
+    for (uint32_t i = 0; i < OPTION_COUNT_ALL; i++) {
+        if (strlen(options[i].name) == name_bytes &&
+            strncmp(options[i].name, name, name_bytes) == 0) {
+            return &options[i];
+        }
+    }
+    return NULL;
+}
+
+int kvf_config_parse(int argc, char *const *argv, struct kvf_config *ret_config,
+                     char *ret_error, size_t error_cap)
+{
+    struct kvf_config config;
+    set_presets(&config);
+    for (int i = 1; i < argc; i++) {
+        const char *word = argv[i];
+        size_t name_bytes = strncmp(word, "--", 2) == 0 ? strcspn(word + 2, "=") : 0;
+        const struct option *o = name_bytes > 0 ? find_option(word + 2, name_bytes) : NULL;
+        if (o == NULL) {
+            return refuse(ret_error, error_cap, "%s: unknown option; --help lists them all",
+                          word);
+        }
+        const char *value = word[2 + name_bytes] == '=' ? word + 3 + name_bytes : NULL;
+        if (o->kind == OPTION_FLAG && value != NULL) {
+            return refuse(ret_error, error_cap, "--%s: takes no value", o->name);
+        }
+        if (o->kind != OPTION_FLAG && value == NULL) {
+            if (i + 1 >= argc) {
+                return refuse(ret_error, error_cap, "--%s: needs a value, %s", o->name,
+                              o->value);
+            }
+            value = argv[++i];
+        }
+        int rc = parse_option(o, value, &config, ret_error, error_cap);
+        if (rc != 0) {
+            return rc;
+        }
+    }
+    if (!config.is_help && !config.is_version) {
+        int rc = check_whole(&config, ret_error, error_cap);
+        if (rc != 0) {
+            return rc;
+        }
+    }
+    *ret_config = config;
+    return 0;
+}
+
+uint64_t kvf_config_lane_window(const struct kvf_config *config)
+{
+    uint64_t paced = config->lane_rate_bytes / 1000u * config->cooperative_ms / 4u;
+    if (config->lane_rate_bytes == 0 || config->lane_window_bytes <= paced) {
+        return config->lane_window_bytes;
+    }
+    /* Below one post nothing would move at all. */
+    return paced > config->post_bytes ? paced : config->post_bytes;
+}
+
+uint64_t kvf_config_room_window(const struct kvf_config *config)
+{
+    uint64_t lane = kvf_config_lane_window(config);
+    return config->room_window_bytes < lane ? config->room_window_bytes : lane;
+}
+
+/* ---- text ----------------------------------------------------------------------------------------- */
+
+static const char *word_of(const struct option *o, uint64_t value)
+{
+    for (const struct option_word *w = o->words; w->text != NULL; w++) {
+        if (w->value == value) {
+            return w->text;
+        }
+    }
+    return "?";
+}
+
+static void format_value(const struct option *o, const struct kvf_config *config,
+                         char *ret_text, size_t cap)
+{
+    switch (o->kind) {
+    case OPTION_TEXT:
+        snprintf(ret_text, cap, "%s", field_of(o, config));
+        return;
+    case OPTION_ADDR:
+        kvf_addr_format(&config->listen, ret_text, cap);
+        return;
+    case OPTION_COUNT:
+    case OPTION_MS:
+        snprintf(ret_text, cap, "%" PRIu64, load_number(o, config));
+        return;
+    case OPTION_SIZE:
+        format_size(load_number(o, config), ret_text, cap);
+        return;
+    case OPTION_RATE:
+        snprintf(ret_text, cap, "%" PRIu64, load_number(o, config) / MB);
+        return;
+    case OPTION_WORD:
+        snprintf(ret_text, cap, "%s", word_of(o, load_number(o, config)));
+        return;
+    case OPTION_CPU:
+        if (config->cpu < 0) {
+            snprintf(ret_text, cap, "%s", config->cpu == KVF_CPU_AUTO ? "auto" : "none");
+        } else {
+            snprintf(ret_text, cap, "%d", config->cpu);
+        }
+        return;
+    case OPTION_FLAG:
+        snprintf(ret_text, cap, "%s",
+                 *(const bool *)(const void *)field_of(o, config) ? "yes" : "no");
+        return;
+    }
+}
+
+/* What is done instead of serving is no part of a configuration. */
+static bool is_action(const struct option *o)
+{
+    return o->off == AT(is_check) || o->off == AT(is_print) || o->off == AT(is_version) ||
+           o->off == AT(is_help);
+}
+
+const char *kvf_config_line(const struct kvf_config *config, uint32_t i, char *ret_text,
+                            size_t cap)
+{
+    if (i >= OPTION_COUNT_ALL || is_action(&options[i])) {
+        return NULL;
+    }
+    char value[128];
+    format_value(&options[i], config, value, sizeof(value));
+    snprintf(ret_text, cap, "%s = %s", options[i].name, value);
+    return ret_text;
+}
+
+void kvf_config_print(const struct kvf_config *config, FILE *out)
+{
+    char line[256];
+    for (uint32_t i = 0; kvf_config_line(config, i, line, sizeof(line)) != NULL; i++) {
+        fprintf(out, "%s\n", line);
+    }
+}
+
+static void print_help_text(const char *text, FILE *out)
+{
+    for (const char *at = text; *at != '\0';) {
+        size_t bytes = strcspn(at, "\n");
+        fprintf(out, "      %.*s\n", (int)bytes, at);
+        at += bytes + (at[bytes] == '\n');
+    }
+}
+
+void kvf_config_help(FILE *out)
+{
+    struct kvf_config presets;
+    set_presets(&presets);
+    fprintf(out,
+            "kvfenced: moves KV pages between workers and proves when they may be reused.\n"
+            "Run one beside each GPU worker; engines attach through libkvfence.\n\n"
+            "usage: kvfenced [options]        sizes take K, M, G (powers of 1024)\n"
+            "  kvfenced --name gpu0                    a daemon for engines on this host\n"
+            "  kvfenced --name gpu0 --print-config     what it would run with\n\n");
+    for (uint32_t i = 0; i < OPTION_COUNT_ALL; i++) {
+        const struct option *o = &options[i];
+        char value[128] = "";
+        format_value(o, &presets, value, sizeof(value));
+        if (o->kind == OPTION_FLAG) {
+            fprintf(out, "  --%s\n", o->name);
+        } else if (value[0] == '\0') {
+            fprintf(out, "  --%s %s\n", o->name, o->value);
+        } else {
+            fprintf(out, "  --%s %s   (default %s)\n", o->name, o->value, value);
+        }
+        print_help_text(o->help, out);
+    }
+    fprintf(
+        out,
+        "\nWhen it serves it prints one line beginning with \"kvfenced: ready\" on stdout.\n"
+        "Exit status: 0 clean; 1 internal error; 2 bad options; 3 could not start;\n"
+        "4 the grace period was over and rooms had to be fenced.\n");
+}

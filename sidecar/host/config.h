@@ -1,0 +1,77 @@
+/* The options of kvfenced. One table drives parsing, --help and the printed configuration, so that what
+ * is documented is what is read. A value out of range is refused with a sentence; nothing is guessed. */
+#ifndef KVF_HOST_CONFIG_H
+#define KVF_HOST_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "ring/layout.h"
+
+#define KVF_CONFIG_NAME_BYTES 32
+#define KVF_CONFIG_DIR_BYTES 104
+#define KVF_CONFIG_LANES_MAX 8u
+
+/* The numbers of the wire (worker.c asserts it): this folder knows no protocol. */
+enum kvf_config_transport { KVF_CONFIG_TCP = 1 };
+enum kvf_config_placement { KVF_CONFIG_CHECKED = 1, KVF_CONFIG_POSTED = 2 };
+enum kvf_spin { KVF_SPIN_AUTO = 0, KVF_SPIN_ON = 1, KVF_SPIN_OFF = 2 };
+
+struct kvf_config {
+    char name[KVF_CONFIG_NAME_BYTES];
+    char run_dir[KVF_CONFIG_DIR_BYTES];
+    struct kvf_addr_shm listen;
+    uint32_t transport;       /* enum kvf_wire_transport */
+    uint32_t placement;       /* enum kvf_placement */
+    uint64_t lane_rate_bytes; /* per second; 0: unpaced */
+    uint32_t lanes;
+    uint32_t lane_rooms;
+    uint64_t room_window_bytes;
+    uint64_t lane_window_bytes;
+    uint64_t post_bytes;
+    uint64_t stripe_bytes_min;
+    uint32_t bootstrap_ms;
+    uint32_t connect_ms;
+    uint32_t cooperative_ms;
+    uint32_t fence_ms;
+    uint32_t liveness_ms;
+    uint32_t watchdog_ms;
+    uint32_t kill_ms;
+    uint32_t grace_ms;
+    int32_t cpu; /* a number, KVF_CPU_AUTO or KVF_CPU_NONE */
+    uint32_t spin;
+    uint32_t clients;
+    uint32_t rooms; /* most that one client may ask for */
+    uint32_t log_level;
+    bool is_listen_insecure;
+    bool is_check;
+    bool is_print;
+    bool is_version;
+    bool is_help;
+};
+
+/* Reads the command line over the defaults, checks every value and how they fit together. 0, or -EINVAL
+ * with a sentence in ret_error. Reads $KVFENCE_RUN_DIR and $XDG_RUNTIME_DIR if --run-dir is absent. */
+int kvf_config_parse(int argc, char *const *argv, struct kvf_config *ret_config,
+                     char *ret_error, size_t error_cap);
+
+/* "127.0.0.1:80", "[::1]:80". Numeric only: names are resolved by the library. 0 or -EINVAL. */
+int kvf_addr_parse(const char *text, struct kvf_addr_shm *ret_addr);
+/* Writes what kvf_addr_parse reads; returns ret_text. 64 bytes are always enough. */
+const char *kvf_addr_format(const struct kvf_addr_shm *addr, char *ret_text, size_t cap);
+bool kvf_addr_is_loopback(const struct kvf_addr_shm *addr);
+
+/* What the posted window of a lane may be at its pace: a quarter of the cooperative deadline's worth, so
+ * that one abort never outlasts it. The configured value if that is smaller or the lane is unpaced. */
+uint64_t kvf_config_lane_window(const struct kvf_config *config);
+uint64_t kvf_config_room_window(const struct kvf_config *config);
+
+void kvf_config_help(FILE *out);
+/* One "name = value" line per option, as kvf_config_parse would read it back. */
+void kvf_config_print(const struct kvf_config *config, FILE *out);
+/* Line `i` of the same, without its newline, or NULL after the last: for logs. */
+const char *kvf_config_line(const struct kvf_config *config, uint32_t i, char *ret_text,
+                            size_t cap);
+
+#endif

@@ -1,0 +1,78 @@
+/* What a supervisor and its worker say to each other over their socket pair (SOCK_SEQPACKET, one struct
+ * per packet). Both are the same program image, so the structs need no version and no byte order.
+ *
+ * The supervisor sends what the worker is owed and never waits: each client and region carries flags of
+ * what was sent and answered, so nothing queues and a new worker is told everything again. The worker
+ * answers every ADD, REMOVE and CLOSE once, in any order between clients. */
+#ifndef KVF_SIDECAR_LINK_H
+#define KVF_SIDECAR_LINK_H
+
+#include <stdint.h>
+
+#include "ring/layout.h"
+#include "sidecar/host/config.h"
+
+#define KVF_LINK_FD 3 /* the worker finds its end here after exec */
+
+enum kvf_link_op {
+    /* supervisor -> worker */
+    KVF_LINK_START = 1,     /* struct kvf_link_start; fds: stats */
+    KVF_LINK_CLIENT_ADD,    /* fds: segment, doorbell, event socket */
+    KVF_LINK_CLIENT_CLOSE,  /* .code: the reason its rooms get */
+    KVF_LINK_CLIENT_REAPED, /* the engine's process has ended */
+    KVF_LINK_REGION_ADD,    /* struct kvf_link_region; fds: memory */
+    KVF_LINK_REGION_REMOVE,
+    KVF_LINK_SHUTDOWN, /* .code: 0 = serve what runs for .value ns more; 1 = close everything now */
+
+    /* worker -> supervisor */
+    KVF_LINK_READY = 32,     /* .value: port listened on */
+    KVF_LINK_CLIENT_ADDED,   /* .code: 0, or a positive code */
+    KVF_LINK_CLIENT_QUIET,   /* all its rooms are drained, nothing of it is mapped any more */
+    KVF_LINK_CLIENT_BAD,     /* .code: it broke the rules of its segment; its rooms close */
+    KVF_LINK_REGION_ADDED,   /* .code */
+    KVF_LINK_REGION_REMOVED, /* .code */
+    KVF_LINK_ESCALATE,       /* .value: lane whose fence missed its deadline: end this worker */
+    KVF_LINK_STOPPED, /* .value: rooms that were ended by the shutdown, .code: still undrained */
+};
+
+struct kvf_link_msg {
+    uint32_t op;
+    uint32_t client;
+    uint32_t region; /* handle */
+    uint32_t code;
+    uint64_t value;
+};
+
+struct kvf_link_start {
+    struct kvf_link_msg h;
+    struct kvf_config config;
+    int32_t supervisor_pid;
+    int32_t cpu; /* to pin to, or KVF_CPU_NONE */
+    uint32_t pad_;
+    uint32_t worker_starts;
+    uint64_t supervisor_id; /* upper 40 bits */
+    uint64_t worker_epoch;
+};
+
+struct kvf_link_plane {
+    uint64_t off;
+    uint64_t stride;
+    uint64_t page_bytes;
+};
+
+struct kvf_link_region { /* sent up to the last plane in use */
+    struct kvf_link_msg h;
+    uint64_t page_count;
+    uint64_t memory_off;
+    uint64_t memory_bytes;
+    uint32_t plane_count;
+    uint32_t pad_;
+    struct kvf_link_plane planes[KVF_PLANES_MAX]; /* validated by the supervisor */
+};
+
+static inline uint64_t kvf_link_epoch(uint64_t supervisor_id, uint32_t worker_starts)
+{
+    return (supervisor_id & ~UINT64_C(0xffffff)) | worker_starts;
+}
+
+#endif

@@ -1,0 +1,35 @@
+/* kvfenced: reads its options and becomes the supervisor, or, started by one, its worker. */
+#include <stdio.h>
+#include <string.h>
+
+#include "sidecar/host/config.h"
+#include "sidecar/supervisor.h"
+#include "sidecar/worker.h"
+
+int main(int argc, char **argv)
+{
+    if (argc >= 2 && strcmp(argv[1], "--worker") == 0) {
+        return kvf_worker_main();
+    }
+    struct kvf_config config;
+    char error[512];
+    if (kvf_config_parse(argc, argv, &config, error, sizeof(error)) != 0) {
+        fprintf(stderr, "kvfenced: %s\n", error);
+        return KVF_EXIT_USAGE;
+    }
+    if (config.is_help) {
+        kvf_config_help(stdout);
+        return KVF_EXIT_CLEAN;
+    }
+    if (config.is_version) {
+        printf("kvfenced %s\n", KVF_VERSION);
+        return KVF_EXIT_CLEAN;
+    }
+    if (config.is_print) {
+        kvf_config_print(&config, stdout);
+    }
+    if (config.is_check) {
+        printf("kvfenced: the options are valid\n");
+    }
+    return config.is_print || config.is_check ? KVF_EXIT_CLEAN : kvf_supervisor_main(&config);
+}

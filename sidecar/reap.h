@@ -1,0 +1,28 @@
+/* What a worker's end means for the rooms in a segment.
+ *
+ * A reaped worker can touch no page (its construction makes it so), therefore a room that it served is
+ * drained as soon as no external lease is out. The supervisor walks the segment between reaping one
+ * worker and starting the next; rooms whose leases are out go to the next worker, which walks the
+ * segment again when it takes it over. Never both at a time: one writer per line. */
+#ifndef KVF_SIDECAR_REAP_H
+#define KVF_SIDECAR_REAP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ring/segment.h"
+
+enum kvf_reap {
+    KVF_REAP_NOTHING, /* never used, or drained already at its generation, or its OPEN is yet to come */
+    KVF_REAP_WORKER_GONE, /* drained now */
+    KVF_REAP_ENGINE_GONE, /* drained now; the engine's own end proved its leases of kind cpu */
+    KVF_REAP_LEASED,      /* closed; external leases are out */
+    KVF_REAP_HELD,        /* leases of a dead engine that prove nothing: quarantined */
+};
+
+/* One room of a segment whose last worker was reaped. is_engine_gone: the engine's process was reaped
+ * too. ret_generation (may be NULL): the incarnation that this is about. */
+enum kvf_reap kvf_reap_room(const struct kvf_segment *segment, uint32_t slot,
+                            bool is_engine_gone, uint64_t *ret_generation);
+
+#endif

@@ -1,0 +1,239 @@
+#include "sidecar/regions.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ring/codes.h"
+#include "ring/segment.h"
+#include "sidecar/host/log.h"
+
+#define SLOT_MASK 0xffu
+
+struct mapped_region {
+    struct kvf_job job;
+    enum kvf_region_state state;
+    uint32_t client;
+    uint32_t handle;
+    uint32_t plane_count;
+    uint64_t page_count;
+    uint64_t memory_off;
+    uint64_t memory_bytes;
+    int memory_fd;  /* ours until mapped */
+    int err;        /* of the job */
+    bool is_doomed; /* unmap as soon as the helper gives it back */
+    void *base;
+    uint32_t *owners; /* page_count words for the core */
+    struct kvf_core_plane *planes;
+    struct kvf_transport_region view;
+};
+
+struct kvf_regions {
+    uint32_t clients_max;
+    uint32_t live;
+    struct kvf_core *core;
+    struct kvf_helper *helper;
+    struct kvf_regions_host host;
+    struct mapped_region table[]; /* client * KVF_REGIONS_PER_CLIENT_MAX + slot */
+};
+
+static struct mapped_region *entry_of(struct kvf_regions *regions, uint32_t client,
+                                      uint32_t handle)
+{
+    uint32_t slot = handle & SLOT_MASK;
+    if (client >= regions->clients_max || slot >= KVF_REGIONS_PER_CLIENT_MAX) {
+        return NULL;
+    }
+    return &regions->table[client * KVF_REGIONS_PER_CLIENT_MAX + slot];
+}
+
+int kvf_regions_create(uint32_t clients_max, struct kvf_core *core, struct kvf_helper *helper,
+                       const struct kvf_regions_host *host, struct kvf_regions **ret_regions)
+{
+    struct kvf_regions *r =
+        calloc(1, sizeof(*r) + (size_t)clients_max * KVF_REGIONS_PER_CLIENT_MAX *
+                                   sizeof(struct mapped_region));
+    if (r == NULL) {
+        return -ENOMEM;
+    }
+    r->clients_max = clients_max;
+    r->core = core;
+    r->helper = helper;
+    r->host = *host;
+    *ret_regions = r;
+    return 0;
+}
+
+/* ---- helper thread -------------------------------------------------------------------------------- */
+
+static void map_work(struct kvf_job *job)
+{
+    struct mapped_region *m = (struct mapped_region *)job;
+    m->owners = calloc(m->page_count, sizeof(*m->owners));
+    m->err = m->owners == NULL ? -ENOMEM : 0;
+    if (m->err == 0) {
+        m->err =
+            kvf_memory_map(m->memory_fd, m->memory_off, m->memory_bytes, true, true, &m->base);
+    }
+    close(m->memory_fd); /* the mapping holds the memory from here on */
+    m->memory_fd = -1;
+}
+
+static void unmap_work(struct kvf_job *job)
+{
+    struct mapped_region *m = (struct mapped_region *)job;
+    if (m->base != NULL) {
+        kvf_memory_unmap(m->base, m->memory_bytes);
+        m->base = NULL;
+    }
+    free(m->owners);
+    free(m->planes);
+    m->owners = NULL;
+    m->planes = NULL;
+}
+
+/* ---- loop ------------------------------------------------------------------------------------------ */
+
+int kvf_regions_add(struct kvf_regions *regions, const struct kvf_link_region *msg,
+                    int memory_fd)
+{
+    struct mapped_region *m = entry_of(regions, msg->h.client, msg->h.region);
+    assert(m != NULL);
+    assert(msg->plane_count >= 1 && msg->plane_count <= KVF_PLANES_MAX);
+    struct kvf_core_plane *planes = calloc(msg->plane_count, sizeof(*planes));
+    if (planes == NULL || m->state != KVF_REGION_FREE) {
+        int err = planes == NULL ? -ENOMEM : -EEXIST;
+        free(planes);
+        close(memory_fd);
+        return err;
+    }
+    *m = (struct mapped_region){.job = {.work_fn = map_work},
+                                .state = KVF_REGION_MAPPING,
+                                .client = msg->h.client,
+                                .handle = msg->h.region,
+                                .plane_count = msg->plane_count,
+                                .page_count = msg->page_count,
+                                .memory_off = msg->memory_off,
+                                .memory_bytes = msg->memory_bytes,
+                                .memory_fd = memory_fd,
+                                .planes = planes};
+    uint64_t page_bytes = 0;
+    for (uint32_t i = 0; i < msg->plane_count; i++) {
+        planes[i] = (struct kvf_core_plane){.off = msg->planes[i].off,
+                                            .stride = msg->planes[i].stride,
+                                            .page_bytes = (uint32_t)msg->planes[i].page_bytes};
+        page_bytes += msg->planes[i].page_bytes;
+    }
+    m->view = (struct kvf_transport_region){.page_count = m->page_count,
+                                            .plane_count = m->plane_count,
+                                            .planes = planes,
+                                            .page_bytes = page_bytes};
+    kvf_helper_push(regions->helper, &m->job);
+    return 0;
+}
+
+static void start_unmap(struct kvf_regions *regions, struct mapped_region *m)
+{
+    if (m->state == KVF_REGION_LIVE) {
+        regions->live--;
+    }
+    m->state = KVF_REGION_UNMAPPING;
+    m->job.work_fn = unmap_work;
+    kvf_helper_push(regions->helper, &m->job);
+}
+
+static void map_back(struct kvf_regions *regions, struct mapped_region *m)
+{
+    int err = m->err;
+    if (err == 0 && m->is_doomed) {
+        err = -KVF_E_CLIENT_DROPPED;
+    }
+    if (err == 0) {
+        err = kvf_core_region_add(regions->core, m->client, m->handle, m->page_count,
+                                  m->plane_count, m->planes, m->owners);
+    }
+    if (err != 0) {
+        kvf_log(KVF_LOG_WARN, "region %#x of client %u not mapped: %s", m->handle, m->client,
+                kvf_code_text(err));
+        regions->host.added_fn(regions->host.ctx, m->client, m->handle, (uint32_t)-err);
+        start_unmap(regions, m);
+        return;
+    }
+    m->view.base = m->base;
+    m->state = KVF_REGION_LIVE;
+    regions->live++;
+    regions->host.added_fn(regions->host.ctx, m->client, m->handle, 0);
+}
+
+bool kvf_regions_job_back(struct kvf_regions *regions, struct kvf_job *job)
+{
+    if (job->work_fn != map_work && job->work_fn != unmap_work) {
+        return false;
+    }
+    struct mapped_region *m = (struct mapped_region *)job;
+    if (m->state == KVF_REGION_MAPPING) {
+        map_back(regions, m);
+        return true;
+    }
+    assert(m->state == KVF_REGION_UNMAPPING);
+    uint32_t client = m->client;
+    uint32_t handle = m->handle;
+    memset(m, 0, sizeof(*m));
+    regions->host.removed_fn(regions->host.ctx, client, handle);
+    return true;
+}
+
+int kvf_regions_remove(struct kvf_regions *regions, uint32_t client, uint32_t region)
+{
+    struct mapped_region *m = entry_of(regions, client, region);
+    if (m == NULL || m->state != KVF_REGION_LIVE || m->handle != region) {
+        return -KVF_E_UNKNOWN_REGION;
+    }
+    int err = kvf_core_region_remove(regions->core, client, region);
+    if (err == 0) {
+        start_unmap(regions, m);
+    }
+    return err;
+}
+
+void kvf_regions_drop_client(struct kvf_regions *regions, uint32_t client)
+{
+    assert(client < regions->clients_max);
+    for (uint32_t slot = 0; slot < KVF_REGIONS_PER_CLIENT_MAX; slot++) {
+        struct mapped_region *m = &regions->table[client * KVF_REGIONS_PER_CLIENT_MAX + slot];
+        if (m->state == KVF_REGION_LIVE) {
+            start_unmap(regions, m);
+        } else if (m->state == KVF_REGION_MAPPING) {
+            m->is_doomed = true;
+        }
+    }
+}
+
+uint32_t kvf_regions_held(const struct kvf_regions *regions, uint32_t client)
+{
+    uint32_t held = 0;
+    for (uint32_t slot = 0; slot < KVF_REGIONS_PER_CLIENT_MAX; slot++) {
+        const struct mapped_region *m =
+            &regions->table[client * KVF_REGIONS_PER_CLIENT_MAX + slot];
+        held += m->state != KVF_REGION_FREE;
+    }
+    return held;
+}
+
+uint32_t kvf_regions_live(const struct kvf_regions *regions)
+{
+    return regions->live;
+}
+
+const struct kvf_transport_region *kvf_regions_find(const struct kvf_regions *regions,
+                                                    uint32_t client, uint32_t region)
+{
+    uint32_t slot = region & SLOT_MASK;
+    if (client >= regions->clients_max || slot >= KVF_REGIONS_PER_CLIENT_MAX) {
+        return NULL;
+    }
+    const struct mapped_region *m = &regions->table[client * KVF_REGIONS_PER_CLIENT_MAX + slot];
+    return m->state == KVF_REGION_LIVE && m->handle == region ? &m->view : NULL;
+}

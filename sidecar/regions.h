@@ -1,0 +1,56 @@
+/* The worker's mappings of client memory. Mapping and unmapping happen on the helper thread; the table
+ * is read and changed by the loop alone, and an entry in the helper's hands is used by nobody else.
+ *
+ * The pages are never touched through the mapping by a load or store of ours, only by system calls that
+ * fail with EFAULT when an engine punched a hole: a fault costs that client only. */
+#ifndef KVF_SIDECAR_REGIONS_H
+#define KVF_SIDECAR_REGIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "sidecar/core/core.h"
+#include "sidecar/helper.h"
+#include "sidecar/link.h"
+#include "sidecar/transport/transport.h"
+
+enum kvf_region_state {
+    KVF_REGION_FREE = 0,
+    KVF_REGION_MAPPING,   /* helper */
+    KVF_REGION_LIVE,      /* the core and the transport may use it */
+    KVF_REGION_UNMAPPING, /* helper */
+};
+
+struct kvf_regions;
+
+/* Both report a region whose job has ended. code: 0 or a positive code. */
+struct kvf_regions_host {
+    void *ctx;
+    void (*added_fn)(void *ctx, uint32_t client, uint32_t region, uint32_t code);
+    void (*removed_fn)(void *ctx, uint32_t client, uint32_t region);
+};
+
+/* 0 or -ENOMEM. */
+int kvf_regions_create(uint32_t clients_max, struct kvf_core *core, struct kvf_helper *helper,
+                       const struct kvf_regions_host *host, struct kvf_regions **ret_regions);
+
+/* Starts mapping. The descriptor is taken over, also on failure. 0; -EEXIST: the slot is not free;
+ * -ENOMEM. added_fn follows only after 0. */
+int kvf_regions_add(struct kvf_regions *regions, const struct kvf_link_region *msg,
+                    int memory_fd);
+/* 0: removed_fn follows. -KVF_E_REGION_BUSY, -KVF_E_UNKNOWN_REGION: nothing changed. */
+int kvf_regions_remove(struct kvf_regions *regions, uint32_t client, uint32_t region);
+/* A quiet client leaves: the core has forgotten its regions. removed_fn follows for each. */
+void kvf_regions_drop_client(struct kvf_regions *regions, uint32_t client);
+/* How many of this client are not free: it may be forgotten at 0. */
+uint32_t kvf_regions_held(const struct kvf_regions *regions, uint32_t client);
+uint32_t kvf_regions_live(const struct kvf_regions *regions);
+
+/* A job of ours came back from the helper; returns false if it is somebody else's. */
+bool kvf_regions_job_back(struct kvf_regions *regions, struct kvf_job *job);
+
+/* For the transport: NULL unless LIVE. */
+const struct kvf_transport_region *kvf_regions_find(const struct kvf_regions *regions,
+                                                    uint32_t client, uint32_t region);
+
+#endif

@@ -1,0 +1,382 @@
+#include "sidecar/run_dir.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "ring/segment.h"
+#include "sidecar/daemon_stats.h"
+#include "sidecar/host/log.h"
+#include "sidecar/host/numa.h"
+#include "sidecar/host/packet.h"
+
+#define FILE_NAME_BYTES (KVF_CONFIG_NAME_BYTES + 32)
+#define LISTEN_BACKLOG 64
+
+static const char *file_name(const struct kvf_run_dir *dir, const char *suffix, char *ret_name)
+{
+    snprintf(ret_name, FILE_NAME_BYTES, "%s%s", dir->config->name, suffix);
+    return ret_name;
+}
+
+static int refuse(const struct kvf_run_dir *dir, const char *name, int err, const char *why)
+{
+    kvf_log(KVF_LOG_ERROR, "%s/%s: %s", dir->config->run_dir, name, why);
+    return err;
+}
+
+static int refuse_errno(const struct kvf_run_dir *dir, const char *name)
+{
+    int err = -errno;
+    return refuse(dir, name, err, strerror(-err));
+}
+
+/* ---- the directory ----------------------------------------------------------------------------------------- */
+
+static int open_dir(struct kvf_run_dir *dir)
+{
+    const char *path = dir->config->run_dir;
+    mode_t mode = geteuid() == 0 ? 0755 : 0700;
+    bool is_new = mkdir(path, mode) == 0;
+    if (!is_new && errno != EEXIST) {
+        return refuse_errno(dir, "");
+    }
+    dir->dir_fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (dir->dir_fd < 0) {
+        return refuse_errno(dir, "");
+    }
+    struct stat st;
+    if ((is_new && fchmod(dir->dir_fd, mode) != 0) || fstat(dir->dir_fd, &st) != 0) {
+        return refuse_errno(dir, "");
+    }
+    if (st.st_uid != geteuid() && st.st_uid != 0) {
+        return refuse(dir, "", -EPERM, "the run directory belongs to another user");
+    }
+    if ((st.st_mode & S_IWOTH) != 0 && (st.st_mode & S_ISVTX) == 0) {
+        return refuse(dir, "", -EPERM, "anybody may replace files in this run directory");
+    }
+    return 0;
+}
+
+/* Opens a lock file and tries to take it. The descriptor is held until the process ends. */
+static int take_lock(struct kvf_run_dir *dir, const char *name, int *ret_fd)
+{
+    int fd =
+        openat(dir->dir_fd, name, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600);
+    if (fd < 0) {
+        return -errno;
+    }
+    struct stat st;
+    int err = 0;
+    if (fstat(fd, &st) != 0) {
+        err = -errno;
+    } else if (!S_ISREG(st.st_mode) || st.st_uid != geteuid()) {
+        err = -EPERM;
+    } else if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        err = errno == EWOULDBLOCK ? -EBUSY : -errno;
+    }
+    if (err != 0) {
+        close(fd);
+        return err;
+    }
+    *ret_fd = fd;
+    return 0;
+}
+
+int kvf_run_dir_open(const struct kvf_config *config, struct kvf_run_dir *ret_dir)
+{
+    *ret_dir = (struct kvf_run_dir){
+        .config = config, .dir_fd = -1, .lock_fd = -1, .cpu_lock_fd = -1, .listener_fd = -1};
+    int err = open_dir(ret_dir);
+    if (err != 0) {
+        return err;
+    }
+    char name[FILE_NAME_BYTES];
+    file_name(ret_dir, ".lock", name);
+    err = take_lock(ret_dir, name, &ret_dir->lock_fd);
+    if (err == -EBUSY) {
+        return refuse(ret_dir, name, err,
+                      "a daemon of this name is running; choose another --name or --run-dir");
+    }
+    if (err == -EPERM) {
+        return refuse(ret_dir, name, err, "not a regular file of ours; it is left alone");
+    }
+    return err == 0 ? 0 : refuse(ret_dir, name, err, strerror(-err));
+}
+
+/* ---- the worker's name -------------------------------------------------------------------------------------- */
+
+/* 0; -ENOENT: there is none. What cannot be read as one names no process. */
+static int read_worker(struct kvf_run_dir *dir, struct kvf_process_id *ret_id)
+{
+    char name[FILE_NAME_BYTES];
+    int fd = openat(dir->dir_fd, file_name(dir, ".worker", name),
+                    O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) {
+        return -errno;
+    }
+    char text[256];
+    ssize_t got = read(fd, text, sizeof(text) - 1u);
+    close(fd);
+    text[got > 0 ? got : 0] = '\0';
+    struct kvf_process_id id = {0};
+    if (sscanf(text, "%d %" SCNu64 " %39s", &id.pid, &id.start_ticks, id.boot_id) != 3 ||
+        id.pid <= 1) {
+        return -ENOENT;
+    }
+    *ret_id = id;
+    return 0;
+}
+
+/* A descriptor of exactly that process, or -ESRCH. The pid may be recycled at any moment, so it is
+ * identified again after the descriptor has pinned it. */
+static int open_exactly(const struct kvf_process_id *wanted, int *ret_pidfd)
+{
+    int pidfd = -1;
+    int err = kvf_pidfd_open(wanted->pid, &pidfd);
+    if (err != 0) {
+        return err;
+    }
+    struct kvf_process_id now;
+    err = kvf_process_identify(wanted->pid, &now);
+    if (err == 0 &&
+        (now.start_ticks != wanted->start_ticks || strcmp(now.boot_id, wanted->boot_id) != 0)) {
+        err = -ESRCH;
+    }
+    if (err != 0) {
+        close(pidfd);
+        return err;
+    }
+    *ret_pidfd = pidfd;
+    return 0;
+}
+
+int kvf_run_dir_await_worker(struct kvf_run_dir *dir)
+{
+    struct kvf_process_id id;
+    int pidfd = -1;
+    if (read_worker(dir, &id) != 0 || open_exactly(&id, &pidfd) != 0) {
+        return 0;
+    }
+    kvf_log(KVF_LOG_WARN, "worker %d of an earlier daemon of this name still lives; ending it",
+            id.pid);
+    int timeout_ms = (int)dir->config->kill_ms;
+    int ended = kvf_pidfd_wait(pidfd, 0);
+    if (ended == 0) {
+        (void)kvf_pidfd_kill(pidfd);
+        ended = kvf_pidfd_wait(pidfd, timeout_ms);
+    }
+    close(pidfd);
+    if (ended != 1) {
+        kvf_log(
+            KVF_LOG_ERROR,
+            "worker %d of an earlier daemon did not end within %d ms: its memory may still be "
+            "written, so nothing is registered before",
+            id.pid, timeout_ms);
+        return -ETIMEDOUT;
+    }
+    return 0;
+}
+
+int kvf_run_dir_write_worker(struct kvf_run_dir *dir, const struct kvf_process_id *id)
+{
+    char name[FILE_NAME_BYTES];
+    char fresh[FILE_NAME_BYTES];
+    file_name(dir, ".worker", name);
+    file_name(dir, ".worker.new", fresh);
+    (void)unlinkat(dir->dir_fd, fresh, 0);
+    int fd =
+        openat(dir->dir_fd, fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0) {
+        return refuse_errno(dir, fresh);
+    }
+    char text[256];
+    int bytes = snprintf(text, sizeof(text), "%d %" PRIu64 " %s\n", id->pid, id->start_ticks,
+                         id->boot_id);
+    ssize_t put = write(fd, text, (size_t)bytes);
+    int err = put == bytes ? 0 : put < 0 ? -errno : -ENOSPC;
+    close(fd);
+    if (err != 0) {
+        return refuse(dir, fresh, err, strerror(-err));
+    }
+    return renameat(dir->dir_fd, fresh, dir->dir_fd, name) == 0 ? 0 : refuse_errno(dir, name);
+}
+
+void kvf_run_dir_remove_worker(struct kvf_run_dir *dir)
+{
+    char name[FILE_NAME_BYTES];
+    (void)unlinkat(dir->dir_fd, file_name(dir, ".worker", name), 0);
+}
+
+/* ---- stats ---------------------------------------------------------------------------------------------------- */
+
+/* 0: nothing is there, or something of ours of this kind that may be replaced. */
+static int check_replaceable(struct kvf_run_dir *dir, const char *name, mode_t kind)
+{
+    struct stat st;
+    if (fstatat(dir->dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) != 0) {
+        return errno == ENOENT ? 0 : refuse_errno(dir, name);
+    }
+    if ((st.st_mode & S_IFMT) != kind || st.st_uid != geteuid()) {
+        return refuse(dir, name, -EEXIST,
+                      "exists and is not ours to replace; it is left alone");
+    }
+    return 0;
+}
+
+static int fill_stats(struct kvf_run_dir *dir, int fd, struct kvf_stats_shm **ret_shm)
+{
+    uint32_t def_count = 0;
+    const struct kvf_stats_def *defs = kvf_daemon_stats_defs(&def_count);
+    uint64_t bytes = kvf_stats_bytes(defs, def_count);
+    if (fchmod(fd, 0644) != 0) {
+        return -errno;
+    }
+    /* Reserved, so that a full file system is an error here and no signal later. */
+    int err = -posix_fallocate(fd, 0, (off_t)bytes);
+    void *addr = NULL;
+    if (err == 0) {
+        err = kvf_memory_map(fd, 0, bytes, true, true, &addr);
+    }
+    if (err == 0) {
+        err = kvf_stats_format(addr, dir->config->name, KVF_VERSION, defs, def_count);
+        *ret_shm = addr;
+    }
+    return err;
+}
+
+int kvf_run_dir_create_stats(struct kvf_run_dir *dir, int *ret_fd, int *ret_read_only_fd,
+                             struct kvf_stats_shm **ret_shm)
+{
+    char name[FILE_NAME_BYTES];
+    char fresh[FILE_NAME_BYTES];
+    file_name(dir, ".stats", name);
+    file_name(dir, ".stats.new", fresh);
+    int err = check_replaceable(dir, name, S_IFREG);
+    if (err != 0) {
+        return err;
+    }
+    (void)unlinkat(dir->dir_fd, fresh, 0);
+    int fd =
+        openat(dir->dir_fd, fresh, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0) {
+        return refuse_errno(dir, fresh);
+    }
+    struct kvf_stats_shm *shm = NULL;
+    err = fill_stats(dir, fd, &shm);
+    int read_fd = err == 0 ? openat(dir->dir_fd, fresh, O_RDONLY | O_NOFOLLOW | O_CLOEXEC) : -1;
+    if (err == 0 && (read_fd < 0 || renameat(dir->dir_fd, fresh, dir->dir_fd, name) != 0)) {
+        err = -errno;
+    }
+    if (err != 0) {
+        kvf_close_fd(&read_fd);
+        close(fd);
+        return refuse(dir, name, err, strerror(-err));
+    }
+    *ret_fd = fd;
+    *ret_read_only_fd = read_fd;
+    *ret_shm = shm;
+    return 0;
+}
+
+/* ---- the socket ------------------------------------------------------------------------------------------------- */
+
+int kvf_run_dir_listen(struct kvf_run_dir *dir)
+{
+    char name[FILE_NAME_BYTES];
+    file_name(dir, ".sock", name);
+    int err = check_replaceable(dir, name, S_IFSOCK);
+    if (err != 0) {
+        return err;
+    }
+    (void)unlinkat(dir->dir_fd, name, 0);
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+    int bytes =
+        snprintf(addr.sun_path, sizeof(addr.sun_path), "%s/%s", dir->config->run_dir, name);
+    if (bytes < 0 || (size_t)bytes >= sizeof(addr.sun_path)) {
+        return refuse(dir, name, -ENAMETOOLONG, "too long for a Unix socket");
+    }
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) {
+        return refuse_errno(dir, name);
+    }
+    /* The mode must be right from the first moment on. */
+    mode_t before = umask(0117);
+    int rc = bind(fd, (const struct sockaddr *)&addr, sizeof(addr));
+    umask(before);
+    if (rc != 0 || listen(fd, LISTEN_BACKLOG) != 0) {
+        err = refuse_errno(dir, name);
+        close(fd);
+        return err;
+    }
+    dir->listener_fd = fd;
+    return 0;
+}
+
+void kvf_run_dir_unlisten(struct kvf_run_dir *dir)
+{
+    char name[FILE_NAME_BYTES];
+    if (dir->listener_fd >= 0) {
+        (void)unlinkat(dir->dir_fd, file_name(dir, ".sock", name), 0);
+        kvf_close_fd(&dir->listener_fd);
+    }
+}
+
+/* ---- processors ---------------------------------------------------------------------------------------------------- */
+
+static int lock_cpu(struct kvf_run_dir *dir, int cpu)
+{
+    char name[FILE_NAME_BYTES];
+    snprintf(name, sizeof(name), ".cpu-%d.lock", cpu);
+    return take_lock(dir, name, &dir->cpu_lock_fd);
+}
+
+static int choose_auto(struct kvf_run_dir *dir, const int *cpus, int count)
+{
+    for (int i = count - 1; i >= 1; i--) {
+        if (lock_cpu(dir, cpus[i]) == 0) {
+            return cpus[i];
+        }
+    }
+    kvf_log(KVF_LOG_INFO, "the worker runs unpinned: %s",
+            count < 2
+                ? "only one processor is allowed"
+                : "other daemons of this run directory hold all processors but the first");
+    return KVF_CPU_NONE;
+}
+
+int kvf_run_dir_choose_cpu(struct kvf_run_dir *dir, int *ret_cpu)
+{
+    static int cpus[KVF_CPUS_MAX];
+    int wanted = dir->config->cpu;
+    int count = kvf_cpu_allowed(cpus, KVF_CPUS_MAX);
+    if (wanted == KVF_CPU_NONE || count < 0) {
+        *ret_cpu = KVF_CPU_NONE;
+        return 0;
+    }
+    if (wanted == KVF_CPU_AUTO) {
+        *ret_cpu = choose_auto(dir, cpus, count);
+        return 0;
+    }
+    for (int i = 0; i < count; i++) {
+        if (cpus[i] == wanted) {
+            if (lock_cpu(dir, wanted) == -EBUSY) {
+                kvf_log(KVF_LOG_WARN,
+                        "processor %d is also another daemon's of this run directory", wanted);
+            }
+            *ret_cpu = wanted;
+            return 0;
+        }
+    }
+    kvf_log(KVF_LOG_ERROR,
+            "--cpu %d: not among the %d processors that this process may use (%d to %d)",
+            wanted, count, cpus[0], cpus[count - 1]);
+    return -EINVAL;
+}

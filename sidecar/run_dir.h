@@ -1,0 +1,52 @@
+/* What a daemon keeps in its run directory, all of it named after the daemon:
+ *
+ *   NAME.lock    held (flock) while a supervisor of that name lives; never removed. It decides only who may
+ *                start: a lock proves nothing about memory
+ *   NAME.worker  pid, start time and boot of the last worker, written before that opened anything
+ *   NAME.sock    where engines attach (0660)
+ *   NAME.stats   what kvfence-stat reads (0644)
+ *   .cpu-N.lock  held by the daemon whose worker is pinned to processor N
+ *
+ * Every file is opened relative to the directory's descriptor, no symbolic link is followed, and what
+ * belongs to somebody else, or is not of the expected kind, is refused and left alone. Functions log
+ * why they fail. */
+#ifndef KVF_SIDECAR_RUN_DIR_H
+#define KVF_SIDECAR_RUN_DIR_H
+
+#include <stdint.h>
+
+#include "ring/stats.h"
+#include "sidecar/host/config.h"
+#include "sidecar/host/process.h"
+
+struct kvf_run_dir {
+    const struct kvf_config *config;
+    int dir_fd; /* all four are ours until the process ends */
+    int lock_fd;
+    int cpu_lock_fd; /* -1: none */
+    int listener_fd;
+};
+
+/* Creates the directory (0755 as root, else 0700) and takes the name. 0; -EBUSY: a daemon of that name
+ * lives; -errno. */
+int kvf_run_dir_open(const struct kvf_config *config, struct kvf_run_dir *ret_dir);
+
+/* Waits until the worker of an earlier supervisor of this name has ended, and ends it if it lives on:
+ * nothing may be registered before. 0, or -ETIMEDOUT. */
+int kvf_run_dir_await_worker(struct kvf_run_dir *dir);
+int kvf_run_dir_write_worker(struct kvf_run_dir *dir, const struct kvf_process_id *id);
+void kvf_run_dir_remove_worker(struct kvf_run_dir *dir);
+
+/* Makes a fresh stats file and replaces the one of an earlier daemon. Both descriptors are the caller's. */
+int kvf_run_dir_create_stats(struct kvf_run_dir *dir, int *ret_fd, int *ret_read_only_fd,
+                             struct kvf_stats_shm **ret_shm);
+
+/* Binds and listens; a stale socket of ours is replaced, which the lock makes safe. */
+int kvf_run_dir_listen(struct kvf_run_dir *dir);
+void kvf_run_dir_unlisten(struct kvf_run_dir *dir);
+
+/* Which processor the worker is to be pinned to, by the option and what is allowed and free: its number
+ * or KVF_CPU_NONE. -EINVAL: the configured one is not allowed here. */
+int kvf_run_dir_choose_cpu(struct kvf_run_dir *dir, int *ret_cpu);
+
+#endif

@@ -1,0 +1,189 @@
+/* Shared by supervisor.c (start, signals, timers), supervisor_worker.c (the worker's life and what it is
+ * owed), supervisor_clients.c (attach, detach, death of engines) and supervisor_regions.c. */
+#ifndef KVF_SIDECAR_SUPERVISOR_INTERNAL_H
+#define KVF_SIDECAR_SUPERVISOR_INTERNAL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "ring/attach.h"
+#include "ring/segment.h"
+#include "ring/stats.h"
+#include "sidecar/host/config.h"
+#include "sidecar/link.h"
+#include "sidecar/run_dir.h"
+#include "sidecar/supervisor.h"
+
+#define KVF_HALF_OPEN_MAX 16u
+#define KVF_HALF_OPEN_MS 2000u
+#define KVF_PACKETS_PER_EVENT 8u
+
+/* What of a client or region the worker was told, and what it answered. A new worker starts at NOT. */
+enum told { TOLD_NOT = 0, TOLD_SENT, TOLD_ANSWERED };
+
+struct sup_region {
+    uint32_t handle;
+    int memory_fd; /* ours while registered */
+    int ledger_fd; /* ours; the client has a duplicate */
+    uint64_t dev;  /* the memory object and the range in it that is registered */
+    uint64_t ino;
+    uint64_t memory_off;
+    uint64_t memory_bytes;
+    uint64_t page_count;
+    uint32_t plane_count;
+    enum told add;
+    enum told remove;
+    bool
+        is_serving; /* the client was told of it: the next worker must take it before it opens */
+    bool is_removing; /* asked for */
+    struct kvf_link_plane planes[];
+};
+
+struct sup_client {
+    bool is_used;
+    uint32_t idx;
+    char name[64];
+    struct kvf_segment segment;
+    int segment_fd; /* ours, like all below */
+    int doorbell_fd;
+    int event_fd;        /* the worker's end; kept for the next one */
+    int client_event_fd; /* the client's end, until it is handed over */
+    int socket_fd;       /* -1 once hung up */
+    int engine_fd;       /* pidfd of the engine; -1: unknown or ended */
+    int engine_pid;      /* for logs only */
+    bool is_closing;     /* hung up, detaching, dropped or reaped */
+    uint32_t close_code;
+    bool is_reaped;
+    bool owes_note; /* a new worker serves and the socket would not take the notice yet */
+    bool is_open;   /* this worker's epoch is in its segment */
+    enum told add;
+    enum told close;
+    enum told reaped;
+    uint16_t
+        pending_op; /* request that waits for the worker, 0: none; nothing is read meanwhile */
+    uint32_t pending_serial;
+    uint32_t pending_region;
+    uint32_t region_epoch;
+    struct sup_region *regions[KVF_REGIONS_PER_CLIENT_MAX];
+};
+
+struct half_open { /* connected, ATTACH not read yet */
+    int fd;        /* ours; -1: free */
+    uint64_t deadline_ns;
+};
+
+enum worker_state {
+    WORKER_NONE = 0, /* none; the next one starts at start_at_ns */
+    WORKER_STARTING, /* READY is awaited */
+    WORKER_SERVING,
+    WORKER_KILLED,  /* its end is awaited, the next one follows */
+    WORKER_LEAVING, /* it has stopped; its end is awaited */
+};
+
+enum sup_epoll {
+    SUP_EPOLL_LISTENER = 1,
+    SUP_EPOLL_SIGNAL,
+    SUP_EPOLL_HALF_OPEN, /* idx */
+    SUP_EPOLL_CLIENT,    /* idx */
+    SUP_EPOLL_ENGINE,    /* idx */
+    SUP_EPOLL_LINK,
+    SUP_EPOLL_WORKER,
+};
+
+struct kvf_supervisor {
+    struct kvf_config config;
+    struct kvf_run_dir dir;
+    uint64_t supervisor_id;
+    uint64_t now_ns;
+    int epoll_fd;
+    int signal_fd;
+    int stats_fd;      /* writable, for workers */
+    int stats_read_fd; /* read-only, for clients */
+    struct kvf_stats_shm *stats;
+    int cpu;
+    int exit_status; /* -1 while running */
+
+    enum worker_state worker;
+    pid_t worker_pid;
+    int worker_fd; /* pidfd; ours until reaped */
+    int link_fd;
+    uint32_t worker_starts;
+    uint64_t epoch;
+    bool was_ready; /* some worker has served: the port is fixed from then on */
+    bool is_told;   /* the ready line is out */
+    uint64_t started_ns;
+    uint64_t start_at_ns;
+    uint64_t start_deadline_ns;
+    uint64_t kill_deadline_ns;
+    uint32_t quick_deaths;
+    uint64_t beat_seen; /* watchdog */
+    uint64_t beat_looked_ns;
+    uint64_t beat_still_ns;
+
+    bool is_stopping;
+    bool is_hurried; /* second signal: no grace */
+    enum told stop;  /* SHUTDOWN to this worker */
+    enum told hurry;
+    uint64_t stop_ns;
+    uint32_t fenced_rooms;
+    uint32_t reaped_rooms; /* ended by the last worker's end */
+
+    struct half_open half_open[KVF_HALF_OPEN_MAX];
+    struct sup_client *clients; /* config.clients of them */
+};
+
+/* supervisor.c */
+int kvf_sup_watch(struct kvf_supervisor *s, int fd, uint32_t events, enum sup_epoll kind,
+                  uint32_t idx);
+void kvf_sup_rewatch(struct kvf_supervisor *s, int fd, uint32_t events, enum sup_epoll kind,
+                     uint32_t idx);
+void kvf_sup_set_name(char *ret_name, const char *wire_name); /* printable, terminated */
+
+/* supervisor_worker.c */
+int kvf_sup_start_worker(struct kvf_supervisor *s);
+void kvf_sup_worker_ended(struct kvf_supervisor *s);
+void kvf_sup_kill_worker(struct kvf_supervisor *s, const char *why);
+void kvf_sup_watchdog(struct kvf_supervisor *s);
+/* Sends the worker what it is owed, as far as its socket takes it. Call after any change. */
+void kvf_sup_sync(struct kvf_supervisor *s);
+void kvf_sup_link_ready(struct kvf_supervisor *s);
+/* Rooms whose worker was reaped: publishes what its end proves, and counts it. */
+void kvf_sup_reap_rooms(struct kvf_supervisor *s, struct sup_client *c);
+
+/* supervisor_clients.c */
+void kvf_sup_accept(struct kvf_supervisor *s);
+void kvf_sup_half_open_ready(struct kvf_supervisor *s, uint32_t idx);
+void kvf_sup_half_open_expire(struct kvf_supervisor *s);
+void kvf_sup_client_ready(struct kvf_supervisor *s, uint32_t idx, uint32_t events);
+void kvf_sup_engine_ended(struct kvf_supervisor *s, uint32_t idx);
+void kvf_sup_client_close(struct kvf_supervisor *s, struct sup_client *c, uint32_t code);
+void kvf_sup_client_hang_up(struct kvf_supervisor *s, struct sup_client *c);
+/* Opens the worker's epoch to a client whose segment and regions it has taken. */
+void kvf_sup_client_open(struct kvf_supervisor *s, struct sup_client *c);
+void kvf_sup_client_note(struct kvf_supervisor *s, struct sup_client *c);
+/* The worker's answers. */
+void kvf_sup_client_added(struct kvf_supervisor *s, struct sup_client *c, uint32_t code);
+void kvf_sup_client_quiet(struct kvf_supervisor *s, struct sup_client *c);
+void kvf_sup_client_bad(struct kvf_supervisor *s, struct sup_client *c, uint32_t code);
+
+/* One reply to the pending or the given request. text NULL: the code's own sentence. */
+void kvf_sup_reply(struct kvf_supervisor *s, struct sup_client *c,
+                   const struct kvf_attach_rep *rep, const int *fds, int fd_count);
+void kvf_sup_refuse(struct kvf_supervisor *s, struct sup_client *c, uint32_t serial,
+                    uint32_t code, uint64_t lender, const char *text);
+
+/* supervisor_regions.c: requests; a positive return is a code to refuse with, its sentence in ret_text */
+uint32_t kvf_sup_region_add(struct kvf_supervisor *s, struct sup_client *c,
+                            const struct kvf_region_req *req, size_t bytes, int *fds,
+                            int fd_count, const char **ret_text);
+uint32_t kvf_sup_region_remove(struct kvf_supervisor *s, struct sup_client *c, uint32_t handle,
+                               const char **ret_text);
+void kvf_sup_region_added(struct kvf_supervisor *s, struct sup_client *c, uint32_t handle,
+                          uint32_t code);
+void kvf_sup_region_removed(struct kvf_supervisor *s, struct sup_client *c, uint32_t handle,
+                            uint32_t code);
+void kvf_sup_region_free(struct sup_client *c, uint32_t slot);
+struct sup_region *kvf_sup_region_find(struct sup_client *c, uint32_t handle);
+
+#endif

@@ -1,0 +1,386 @@
+#include "sidecar/worker.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "ring/segment.h"
+#include "sidecar/host/clock.h"
+#include "sidecar/host/log.h"
+#include "sidecar/host/numa.h"
+#include "sidecar/host/packet.h"
+#include "sidecar/host/process.h"
+#include "sidecar/worker_internal.h"
+
+_Static_assert((int)KVF_CONFIG_TCP == (int)KVF_WIRE_TCP, "option and wire agree");
+_Static_assert((int)KVF_CONFIG_CHECKED == (int)KVF_PLACEMENT_CHECKED, "option and wire agree");
+_Static_assert((int)KVF_CONFIG_POSTED == (int)KVF_PLACEMENT_POSTED, "option and wire agree");
+_Static_assert(KVF_CONFIG_LANES_MAX == KVF_LANES_MAX, "option and wire agree");
+
+#define START_WAIT_MS 10000
+#define EPOLL_EVENTS_MAX 64
+#define STATS_PERIOD_NS (50 * KVF_NS_PER_MS)
+#define SLEEP_MAX_NS                                                                           \
+    (250 * KVF_NS_PER_MS) /* a heartbeat at least every 500 ms, with room to be late */
+#define SPIN_AUTO_NS (50 * KVF_NS_PER_US)
+#define GRANTS_MAX 8192u
+#define RUNS_MAX (1u << 20)
+#define PIECES_MAX 16384u
+#define PARKED_PER_PEER_MAX 1024u
+
+/* ---- the loop ---------------------------------------------------------------------------------------------- */
+
+static void dispatch(struct kvf_worker *w, const struct epoll_event *ev)
+{
+    uint32_t kind = (uint32_t)(ev->data.u64 >> 32);
+    uint32_t idx = (uint32_t)ev->data.u64;
+    switch ((enum kvf_epoll_kind)kind) {
+    case KVF_EPOLL_KIND_LANE:
+        kvf_tcp_ready(w->transport, idx, ev->events);
+        return;
+    case KVF_EPOLL_KIND_PEER:
+    case KVF_EPOLL_KIND_PENDING:
+    case KVF_EPOLL_KIND_LISTENER:
+        kvf_control_ready(w->control, w->now_ns, kind, idx, ev->events);
+        return;
+    case KVF_EPOLL_KIND_DOORBELL:
+        return; /* never read; that it rang is why we are awake */
+    case KVF_EPOLL_KIND_SUPERVISOR:
+        kvf_worker_link_ready(w);
+        return;
+    case KVF_EPOLL_KIND_HELPER:
+        kvf_worker_helper_ready(w);
+        return;
+    }
+    assert(false && "an event of an unknown kind");
+}
+
+static int wait_events(struct kvf_worker *w, struct epoll_event *events, uint64_t timeout_ns)
+{
+    int n = -1;
+    if (timeout_ns > 0 && !w->has_no_pwait2) {
+        struct timespec ts = {.tv_sec = (time_t)(timeout_ns / KVF_NS_PER_S),
+                              .tv_nsec = (long)(timeout_ns % KVF_NS_PER_S)};
+        n = epoll_pwait2(w->epoll_fd, events, EPOLL_EVENTS_MAX, &ts, NULL);
+        if (n < 0 && (errno == ENOSYS || errno == EPERM)) {
+            w->has_no_pwait2 = true; /* an older kernel, or a filter: milliseconds will do */
+        }
+    }
+    if (timeout_ns == 0 || (n < 0 && w->has_no_pwait2)) {
+        int timeout_ms = (int)((timeout_ns + KVF_NS_PER_MS - 1u) / KVF_NS_PER_MS);
+        n = epoll_wait(w->epoll_fd, events, EPOLL_EVENTS_MAX, timeout_ms);
+    }
+    assert(n >= 0 || errno == EINTR);
+    return n > 0 ? n : 0;
+}
+
+static uint32_t take_events(struct kvf_worker *w, uint64_t timeout_ns)
+{
+    struct epoll_event events[EPOLL_EVENTS_MAX];
+    int n = wait_events(w, events, timeout_ns);
+    if (timeout_ns > 0) {
+        uint64_t woke_ns = kvf_clock_now_ns();
+        uint64_t slept_ns = woke_ns - w->now_ns;
+        w->window_blocked_ns += slept_ns < timeout_ns ? slept_ns : timeout_ns;
+        w->now_ns = woke_ns;
+        kvf_clients_awake(w->clients);
+    }
+    for (int i = 0; i < n; i++) {
+        dispatch(w, &events[i]);
+    }
+    return (uint32_t)n;
+}
+
+static void tick(struct kvf_worker *w)
+{
+    if (w->now_ns >= kvf_core_deadline(w->core)) {
+        kvf_core_tick(w->core, w->now_ns);
+    }
+    if (w->now_ns >= kvf_control_deadline(w->control)) {
+        kvf_control_tick(w->control, w->now_ns);
+    }
+    kvf_worker_stop_turn(w);
+    if (w->now_ns - w->stats_ns >= STATS_PERIOD_NS) {
+        for (uint32_t i = 0; i < w->config.clients; i++) {
+            kvf_worker_check_quiet(w,
+                                   i); /* rooms of an earlier worker may have been the last */
+        }
+        kvf_worker_stats_copy(w);
+    }
+}
+
+/* Everything that is to be done now. Returns 0 if that was nothing. */
+static uint64_t turn(struct kvf_worker *w, uint64_t timeout_ns)
+{
+    uint64_t work = take_events(w, timeout_ns);
+    uint64_t begin_ns = w->now_ns;
+    work += kvf_clients_turn(w->clients, w->now_ns);
+    work += kvf_worker_actions(w);
+    work += kvf_worker_posts(w);
+    work += w->ops->poll(w->transport);
+    work += kvf_worker_actions(w);
+    work += kvf_worker_posts(w);
+    if (w->placed_bytes > 0) {
+        w->placed_bytes = 0;
+        kvf_clients_refresh(w->clients);
+    }
+    w->now_ns = kvf_clock_now_ns();
+    tick(w);
+    work += kvf_worker_actions(w);
+    kvf_worker_link_flush(w);
+    w->loop_count++;
+    kvf_clients_beat(w->clients, w->loop_count);
+    kvf_stats_heartbeat(w->stats, w->now_ns);
+    if (work > 0) {
+        w->is_stats_due = true;
+        kvf_worker_stats_loop(w, w->now_ns - begin_ns);
+    }
+    return work;
+}
+
+static uint64_t spin_ns(const struct kvf_worker *w)
+{
+    switch ((enum kvf_spin)w->config.spin) {
+    case KVF_SPIN_ON:
+        return UINT64_MAX;
+    case KVF_SPIN_OFF:
+        return 0;
+    case KVF_SPIN_AUTO:
+        break;
+    }
+    return w->cpus_allowed >= 2 ? SPIN_AUTO_NS : 0;
+}
+
+/* How long the loop may sleep: never beyond a deadline, never so long that it looks dead. */
+static uint64_t sleep_ns(const struct kvf_worker *w)
+{
+    uint64_t watchdog_ns = w->config.watchdog_ms * KVF_NS_PER_MS / 4u;
+    uint64_t cap_ns = watchdog_ns < SLEEP_MAX_NS ? watchdog_ns : SLEEP_MAX_NS;
+    uint64_t until_ns = w->now_ns + cap_ns;
+    uint64_t ends_ns[] = {kvf_core_deadline(w->core), kvf_control_deadline(w->control),
+                          w->is_stats_due ? w->stats_ns + STATS_PERIOD_NS : UINT64_MAX,
+                          w->stop == STOP_GRACE || w->stop == STOP_ALL ? w->stop_deadline_ns
+                                                                       : UINT64_MAX};
+    for (size_t i = 0; i < sizeof(ends_ns) / sizeof(ends_ns[0]); i++) {
+        until_ns = ends_ns[i] < until_ns ? ends_ns[i] : until_ns;
+    }
+    return until_ns > w->now_ns ? until_ns - w->now_ns : 0;
+}
+
+static inline void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static _Noreturn void run(struct kvf_worker *w)
+{
+    uint64_t busy_ns = w->now_ns;
+    uint64_t timeout_ns = 0;
+    for (;;) {
+        w->now_ns = kvf_clock_now_ns();
+        if (turn(w, timeout_ns) > 0) {
+            busy_ns = w->now_ns;
+            timeout_ns = 0;
+            continue;
+        }
+        timeout_ns = 0;
+        uint64_t limit_ns = spin_ns(w);
+        if (limit_ns == UINT64_MAX || w->now_ns - busy_ns < limit_ns) {
+            relax();
+            continue;
+        }
+        uint64_t wanted_ns = sleep_ns(w);
+        if (wanted_ns > 0 && kvf_clients_sleep(w->clients)) {
+            timeout_ns = wanted_ns;
+        } else {
+            kvf_clients_awake(w->clients);
+        }
+    }
+}
+
+/* ---- start --------------------------------------------------------------------------------------------------- */
+
+static void pin(struct kvf_worker *w, int cpu)
+{
+    int cpus[1];
+    w->cpus_allowed = kvf_cpu_allowed(cpus, 1);
+    w->cpu = KVF_CPU_NONE;
+    if (cpu < 0) {
+        return;
+    }
+    int err = kvf_cpu_pin(cpu);
+    if (err != 0) {
+        kvf_log(KVF_LOG_WARN, "cannot pin to processor %d: %s; running unpinned", cpu,
+                strerror(-err));
+        return;
+    }
+    w->cpu = cpu;
+    err = kvf_numa_prefer_near(cpu);
+    w->is_numa_bound = err > 0;
+    if (err < 0) {
+        kvf_log(KVF_LOG_WARN,
+                "the host refuses memory policies (%s); memory is not bound to a node",
+                strerror(-err));
+    }
+}
+
+static int create_core(struct kvf_worker *w, const struct kvf_link_start *start)
+{
+    struct kvf_core_limits limits = {.clients_max = w->config.clients,
+                                     .rooms_per_client_max = w->config.rooms,
+                                     .peers_max = KVF_WORKER_PEERS_MAX,
+                                     .lanes_per_peer = w->config.lanes,
+                                     .grants_max = GRANTS_MAX,
+                                     .runs_max = RUNS_MAX,
+                                     .pieces_max = PIECES_MAX,
+                                     .parked_per_peer_max = PARKED_PER_PEER_MAX};
+    struct kvf_core_config config;
+    kvf_core_config_of(&w->config, start->supervisor_id, start->worker_starts, &config);
+    uint64_t seed[4];
+    int err = kvf_random_bytes(seed, sizeof(seed));
+    if (err != 0) {
+        return err;
+    }
+    /* Zero pages come from the kernel as they are touched: what is never used costs nothing. */
+    unsigned char *memory = calloc(1, kvf_core_bytes(&limits) + KVF_LINE_BYTES);
+    if (memory == NULL) {
+        return -ENOMEM;
+    }
+    memory += KVF_LINE_BYTES - (uintptr_t)memory % KVF_LINE_BYTES;
+    w->core = kvf_core_init(memory, &limits, &config, seed);
+    return 0;
+}
+
+static int watch(struct kvf_worker *w, int fd, uint32_t kind)
+{
+    struct epoll_event ev = {.events = EPOLLIN, .data.u64 = (uint64_t)kind << 32};
+    return epoll_ctl(w->epoll_fd, EPOLL_CTL_ADD, fd, &ev) == 0 ? 0 : -errno;
+}
+
+static int fail(const char *what, int err)
+{
+    kvf_log(KVF_LOG_ERROR, "cannot start: %s: %s", what, strerror(-err));
+    return err;
+}
+
+static int start_worker(struct kvf_worker *w, const struct kvf_link_start *start, int stats_fd)
+{
+    w->config = start->config;
+    w->epoch = start->worker_epoch;
+    w->link_fd = KVF_LINK_FD;
+    w->now_ns = kvf_clock_now_ns();
+    void *stats = NULL;
+    uint32_t def_count = 0;
+    const struct kvf_stats_def *defs = kvf_daemon_stats_defs(&def_count);
+    int err = kvf_memory_map(stats_fd, 0, kvf_stats_bytes(defs, def_count), true, true, &stats);
+    if (err != 0) {
+        return fail("map the stats file", err);
+    }
+    close(stats_fd);
+    w->stats = stats;
+    w->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (w->epoll_fd < 0) {
+        return fail("create an epoll descriptor", -errno);
+    }
+    /* Before pinning: the helper may use every processor that we may. */
+    err = kvf_helper_create(&w->helper);
+    if (err != 0) {
+        return fail("start the helper thread", err);
+    }
+    pin(w, start->cpu);
+    err = create_core(w, start);
+    if (err != 0) {
+        return fail("allocate the room tables", err);
+    }
+    err = kvf_worker_tables_create(w);
+    if (err != 0) {
+        return fail("allocate the client tables", err);
+    }
+    err = kvf_worker_transport_create(w);
+    if (err != 0) {
+        return fail("create the transport", err);
+    }
+    err = kvf_worker_control_create(w);
+    if (err != 0) {
+        char text[64];
+        return fail(kvf_addr_format(&w->config.listen, text, sizeof(text)), err);
+    }
+    err = watch(w, w->link_fd, KVF_EPOLL_KIND_SUPERVISOR);
+    if (err == 0) {
+        err = watch(w, kvf_helper_fd(w->helper), KVF_EPOLL_KIND_HELPER);
+    }
+    return err == 0 ? 0 : fail("watch the supervisor", err);
+}
+
+/* What makes a reaped worker proof for everything it lent: nobody can take its descriptors or memory,
+ * and it does not outlive its supervisor. Called before anything is opened. */
+static int shield(void)
+{
+    signal(SIGTERM, SIG_IGN);
+    signal(SIGINT, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
+    signal(SIGPIPE, SIG_IGN);
+    (void)prctl(PR_SET_NAME, "kvfenced-worker");
+    if (prctl(PR_SET_DUMPABLE, 0) != 0 || prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) {
+        return -errno;
+    }
+    return 0;
+}
+
+static int receive_start(struct kvf_link_start *ret_start, int *ret_stats_fd)
+{
+    struct pollfd p = {.fd = KVF_LINK_FD, .events = POLLIN};
+    if (poll(&p, 1, START_WAIT_MS) != 1) {
+        return -ETIMEDOUT;
+    }
+    int fds[KVF_PACKET_FDS_MAX];
+    int fd_count = 0;
+    int got = kvf_packet_receive(KVF_LINK_FD, ret_start, sizeof(*ret_start), fds, &fd_count);
+    if (got != (int)sizeof(*ret_start) || ret_start->h.op != KVF_LINK_START || fd_count != 1) {
+        return -EPROTO;
+    }
+    *ret_stats_fd = fds[0];
+    return 0;
+}
+
+int kvf_worker_main(void)
+{
+    static struct kvf_worker worker;
+    struct kvf_link_start start;
+    int stats_fd = -1;
+    int err = shield();
+    if (err == 0) {
+        err = receive_start(&start, &stats_fd);
+    }
+    if (err != 0) {
+        kvf_log(KVF_LOG_ERROR, "this worker was not started by a supervisor: %s",
+                strerror(-err));
+        return 1;
+    }
+    /* It may have ended before the kernel knew that we want to end with it. */
+    if (getppid() != start.supervisor_pid) {
+        return 1;
+    }
+    char who[64];
+    snprintf(who, sizeof(who), "%s/worker", start.config.name);
+    kvf_log_init(who, (enum kvf_log_level)start.config.log_level);
+    if (start_worker(&worker, &start, stats_fd) != 0) {
+        return 3;
+    }
+    worker.now_ns = kvf_clock_now_ns();
+    kvf_worker_stats_start(&worker, start.worker_starts);
+    kvf_worker_stats_copy(&worker);
+    kvf_worker_tell(&worker, KVF_LINK_READY, 0, 0, 0, kvf_control_port(worker.control));
+    run(&worker);
+}

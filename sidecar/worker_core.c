@@ -1,0 +1,254 @@
+/* Between the core and the world: its actions carried out, the transport's events told to it. */
+#include <assert.h>
+#include <errno.h>
+
+#include "sidecar/host/clock.h"
+#include "sidecar/host/log.h"
+#include "sidecar/worker_internal.h"
+
+#define ACTIONS_MAX 65536u /* per call; the rest waits for the next turn */
+#define POSTS_PER_LANE_MAX 1024u
+#define TURN_BYTES_MAX (UINT64_C(256) << 10)
+#define PENDING_MAX 32u
+#define PENDING_NS (2 * KVF_NS_PER_S)
+
+/* ---- events of the transport -------------------------------------------------------------------------- */
+
+static void want_post(struct kvf_worker *w, uint32_t lane)
+{
+    assert(lane < KVF_WORKER_LANES_MAX);
+    if (!w->is_post_lane[lane]) {
+        w->is_post_lane[lane] = true;
+        w->post_lanes[w->post_lane_count++] = lane;
+    }
+}
+
+static int on_place(void *ctx, uint32_t lane, uint32_t epoch, uint32_t handle,
+                    uint32_t position, uint32_t page_count, struct kvf_placement_at *ret_at)
+{
+    struct kvf_worker *w = ctx;
+    return kvf_core_place(w->core, lane, epoch, handle, position, page_count, ret_at);
+}
+
+static void on_placed(void *ctx, uint32_t lane, uint32_t epoch, uint32_t handle, uint64_t bytes,
+                      bool is_scratch)
+{
+    struct kvf_worker *w = ctx;
+    w->placed_bytes += bytes;
+    kvf_core_placed(w->core, w->now_ns, lane, epoch, handle, bytes, is_scratch);
+}
+
+static int on_marker(void *ctx, uint32_t lane, uint32_t epoch, uint32_t handle, uint8_t kind)
+{
+    struct kvf_worker *w = ctx;
+    return kvf_core_marker(w->core, w->now_ns, lane, epoch, handle, kind);
+}
+
+static void on_place_fault(void *ctx, uint32_t lane, uint32_t epoch, uint32_t handle)
+{
+    struct kvf_worker *w = ctx;
+    uint32_t client = kvf_core_place_fault(w->core, w->now_ns, lane, epoch, handle);
+    if (client != KVF_NONE) {
+        kvf_clients_fail(w->clients, w->now_ns, client, KVF_E_MEMORY_FAULT,
+                         "its pages cannot be written: memory was taken out of the region");
+    }
+}
+
+static void on_completed(void *ctx, uint32_t lane, uint32_t epoch, const struct kvf_post *post,
+                         int status)
+{
+    struct kvf_worker *w = ctx;
+    w->placed_bytes += post->payload_bytes;
+    kvf_core_completed(w->core, w->now_ns, lane, epoch, post, status);
+    want_post(w, lane);
+}
+
+static void on_read_fault(void *ctx, uint32_t client)
+{
+    struct kvf_worker *w = ctx;
+    kvf_clients_fail(w->clients, w->now_ns, client, KVF_E_MEMORY_FAULT,
+                     "its pages cannot be read: memory was taken out of the region");
+}
+
+static void on_up(void *ctx, uint32_t lane, uint32_t epoch)
+{
+    struct kvf_worker *w = ctx;
+    w->lane_epochs[lane] = epoch;
+    kvf_core_lane_up(w->core, w->now_ns, lane, epoch);
+}
+
+static void on_lost(void *ctx, uint32_t lane, uint32_t epoch, int err)
+{
+    struct kvf_worker *w = ctx;
+    kvf_core_lane_lost(w->core, w->now_ns, lane, epoch, err);
+}
+
+static void on_fenced(void *ctx, uint32_t lane, uint32_t epoch)
+{
+    struct kvf_worker *w = ctx;
+    kvf_core_lane_fenced(w->core, w->now_ns, lane, epoch);
+}
+
+static const struct kvf_transport_region *on_region(void *ctx, uint32_t client, uint32_t region)
+{
+    struct kvf_worker *w = ctx;
+    return kvf_regions_find(w->regions, client, region);
+}
+
+int kvf_worker_transport_create(struct kvf_worker *w)
+{
+    struct kvf_transport_config config = {.lanes_max = KVF_WORKER_LANES_MAX,
+                                          .lane_rate_bytes = w->config.lane_rate_bytes,
+                                          .lane_window_bytes =
+                                              kvf_config_lane_window(&w->config),
+                                          .turn_bytes_max = TURN_BYTES_MAX,
+                                          .posts_per_lane_max = POSTS_PER_LANE_MAX};
+    struct kvf_transport_host host = {.ctx = w,
+                                      .place_fn = on_place,
+                                      .placed_fn = on_placed,
+                                      .marker_fn = on_marker,
+                                      .place_fault_fn = on_place_fault,
+                                      .completed_fn = on_completed,
+                                      .read_fault_fn = on_read_fault,
+                                      .up_fn = on_up,
+                                      .lost_fn = on_lost,
+                                      .fenced_fn = on_fenced,
+                                      .region_fn = on_region};
+    w->ops = &kvf_tcp_ops;
+    return kvf_tcp_create(&config, &host, w->epoll_fd, &w->transport);
+}
+
+/* ---- control --------------------------------------------------------------------------------------------- */
+
+static void open_lane(struct kvf_worker *w, const struct kvf_lane_open *open)
+{
+    int err = w->ops->open(w->transport, open);
+    if (err != 0) {
+        kvf_core_lane_lost(w->core, w->now_ns, open->lane, open->epoch, -err);
+    }
+}
+
+static void on_lane_accepted(void *ctx, uint64_t now_ns, uint32_t lane, uint32_t epoch, int fd)
+{
+    (void)now_ns;
+    struct kvf_lane_open open = {
+        .lane = lane, .epoch = epoch, .lane_idx = lane % KVF_LANES_MAX, .accepted_fd = fd};
+    open_lane(ctx, &open);
+}
+
+int kvf_worker_control_create(struct kvf_worker *w)
+{
+    struct kvf_control_config config = {.listen = w->config.listen,
+                                        .peers_max = KVF_WORKER_PEERS_MAX,
+                                        .pending_max = PENDING_MAX,
+                                        .pending_ns = PENDING_NS};
+    return kvf_control_create(&config, w->core, w->epoll_fd, on_lane_accepted, w, &w->control);
+}
+
+/* ---- actions ---------------------------------------------------------------------------------------------- */
+
+void kvf_worker_check_quiet(struct kvf_worker *w, uint32_t client)
+{
+    if (w->is_leaving[client] || !kvf_clients_is_quiet(w->clients, client)) {
+        return;
+    }
+    /* Nothing can touch its pages any more: the core forgets it, then its memory is unmapped, then
+     * the supervisor is told and closes the descriptors. */
+    w->is_leaving[client] = true;
+    kvf_core_client_remove(w->core, client);
+    kvf_regions_drop_client(w->regions, client);
+    if (kvf_regions_held(w->regions, client) == 0) {
+        kvf_clients_remove(w->clients, client);
+    }
+}
+
+static void act(struct kvf_worker *w, const struct kvf_action *a)
+{
+    switch (a->kind) {
+    case KVF_ACT_FENCE:
+        w->ops->fence(w->transport, a->lane, a->epoch);
+        return;
+    case KVF_ACT_DETACH:
+        w->ops->detach(w->transport, a->lane, a->cookie);
+        return;
+    case KVF_ACT_CLOSE_LEASES:
+        kvf_clients_close_leases(w->clients, w->now_ns, a->client, a->slot, a->generation);
+        return;
+    case KVF_ACT_PUBLISH:
+        kvf_clients_publish(w->clients, w->now_ns, a->client, a->slot);
+        return;
+    case KVF_ACT_CONNECT:
+        kvf_control_connect(w->control, w->now_ns, a->peer, &a->addr);
+        return;
+    case KVF_ACT_CLOSE:
+        kvf_control_close(w->control, a->peer);
+        return;
+    case KVF_ACT_LANE_OPEN:
+        open_lane(w, &(struct kvf_lane_open){.lane = a->lane,
+                                             .epoch = a->epoch,
+                                             .addr = a->addr,
+                                             .session = a->session,
+                                             .lane_idx = a->lane % KVF_LANES_MAX,
+                                             .accepted_fd = -1});
+        return;
+    case KVF_ACT_WRITE:
+        kvf_control_write(w->control, w->now_ns, a->peer);
+        return;
+    case KVF_ACT_POST:
+        want_post(w, a->lane);
+        return;
+    case KVF_ACT_CLIENT_QUIET:
+        kvf_worker_check_quiet(w, a->client);
+        return;
+    case KVF_ACT_ESCALATE:
+        kvf_log(
+            KVF_LOG_ERROR,
+            "the fence of lane %u missed its deadline; this worker must be ended to prove its "
+            "pages idle",
+            a->lane);
+        kvf_worker_tell(w, KVF_LINK_ESCALATE, 0, 0, 0, a->lane);
+        return;
+    }
+}
+
+uint32_t kvf_worker_actions(struct kvf_worker *w)
+{
+    struct kvf_action action;
+    uint32_t count = 0;
+    while (count < ACTIONS_MAX && kvf_core_next_action(w->core, &action) == 1) {
+        act(w, &action);
+        count++;
+    }
+    return count;
+}
+
+static uint32_t post_on(struct kvf_worker *w, uint32_t lane)
+{
+    struct kvf_post post;
+    uint32_t count = 0;
+    while (count < POSTS_PER_LANE_MAX && w->ops->can_post(w->transport, lane) &&
+           kvf_core_next_post(w->core, w->now_ns, lane, &post) == 1) {
+        int err = w->ops->post(w->transport, lane, &post);
+        if (err != 0) {
+            /* A post the transport did not take has no completion of its own. */
+            kvf_core_completed(w->core, w->now_ns, lane, w->lane_epochs[lane], &post, err);
+            break;
+        }
+        count++;
+    }
+    return count;
+}
+
+uint32_t kvf_worker_posts(struct kvf_worker *w)
+{
+    uint32_t count = 0;
+    uint32_t lanes = w->post_lane_count;
+    w->post_lane_count = 0;
+    for (uint32_t i = 0; i < lanes; i++) {
+        w->is_post_lane[w->post_lanes[i]] = false;
+    }
+    for (uint32_t i = 0; i < lanes; i++) {
+        count += post_on(w, w->post_lanes[i]);
+    }
+    return count;
+}

@@ -1,0 +1,104 @@
+/* Shared by worker.c (start and loop), worker_core.c (the core's actions and the transport's events),
+ * worker_link.c (the supervisor) and worker_stats.c. */
+#ifndef KVF_SIDECAR_WORKER_INTERNAL_H
+#define KVF_SIDECAR_WORKER_INTERNAL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ring/stats.h"
+#include "sidecar/clients.h"
+#include "sidecar/control.h"
+#include "sidecar/core/core.h"
+#include "sidecar/daemon_stats.h"
+#include "sidecar/helper.h"
+#include "sidecar/link.h"
+#include "sidecar/regions.h"
+#include "sidecar/transport/transport.h"
+
+#define KVF_WORKER_PEERS_MAX 64u
+#define KVF_WORKER_LANES_MAX (KVF_WORKER_PEERS_MAX * KVF_LANES_MAX)
+#define KVF_WORKER_CLIENTS_MAX 64u
+/* Answers that may wait for a supervisor that does not read: one per client, region and shutdown. */
+#define KVF_WORKER_OUT_MAX                                                                     \
+    (KVF_WORKER_CLIENTS_MAX * (KVF_REGIONS_PER_CLIENT_MAX * 2u + 4u) + 8u)
+
+enum stop_phase {
+    STOP_NOT = 0,
+    STOP_GRACE, /* waiting rooms are closed, the others go on */
+    STOP_ALL,   /* all are closed */
+    STOP_TOLD,  /* the supervisor knows; it ends us */
+};
+
+struct kvf_worker {
+    struct kvf_config config;
+    uint64_t epoch;
+    uint64_t now_ns; /* of this turn */
+    uint64_t loop_count;
+    int epoll_fd;
+    int link_fd;
+
+    struct kvf_core *core;
+    const struct kvf_transport_ops *ops;
+    struct kvf_transport *transport;
+    struct kvf_control *control;
+    struct kvf_helper *helper;
+    struct kvf_clients *clients;
+    struct kvf_regions *regions;
+    bool is_leaving[KVF_WORKER_CLIENTS_MAX]; /* quiet; its regions are being unmapped */
+
+    uint32_t post_lanes[KVF_WORKER_LANES_MAX]; /* lanes that may have something to post */
+    bool is_post_lane[KVF_WORKER_LANES_MAX];
+    uint32_t post_lane_count;
+    uint32_t lane_epochs[KVF_WORKER_LANES_MAX]; /* of the streams that are up */
+    uint64_t placed_bytes;                      /* since the last refresh of the room lines */
+
+    struct kvf_link_msg out[KVF_WORKER_OUT_MAX]; /* ring of answers not yet sent */
+    uint32_t out_first;
+    uint32_t out_count;
+
+    enum stop_phase stop;
+    uint64_t stop_deadline_ns;
+    uint32_t stop_ended; /* rooms that the end of the grace period closed */
+
+    struct kvf_stats_shm *stats;
+    uint64_t base[KVF_VALUES]; /* counters of earlier workers */
+    uint64_t stats_ns;         /* last copy */
+    bool is_stats_due;         /* something happened since */
+    uint64_t window_ns; /* start of the window in which time off the processor is looked for */
+    uint64_t window_cpu_ns;
+    uint64_t window_blocked_ns;
+    uint64_t off_cpu_max_ns;
+    uint64_t mask_ns; /* last look at the allowed processors */
+    int cpu;          /* pinned here, or negative */
+    int cpus_allowed;
+    bool is_numa_bound;
+    bool has_no_pwait2;
+};
+
+/* worker_core.c */
+int kvf_worker_transport_create(struct kvf_worker *w);
+int kvf_worker_control_create(struct kvf_worker *w);
+/* Does what the core wants until it wants nothing; returns how many actions that were. */
+uint32_t kvf_worker_actions(struct kvf_worker *w);
+/* Hands the transport what may be posted; returns how many posts. */
+uint32_t kvf_worker_posts(struct kvf_worker *w);
+/* Lets go of a client that has become quiet. */
+void kvf_worker_check_quiet(struct kvf_worker *w, uint32_t client);
+
+/* worker_link.c */
+int kvf_worker_tables_create(struct kvf_worker *w);
+void kvf_worker_tell(struct kvf_worker *w, uint32_t op, uint32_t client, uint32_t region,
+                     uint32_t code, uint64_t value);
+/* Reads the supervisor's messages; ends the process if it has hung up. */
+void kvf_worker_link_ready(struct kvf_worker *w);
+void kvf_worker_link_flush(struct kvf_worker *w);
+void kvf_worker_helper_ready(struct kvf_worker *w);
+void kvf_worker_stop_turn(struct kvf_worker *w);
+
+/* worker_stats.c */
+void kvf_worker_stats_start(struct kvf_worker *w, uint32_t worker_starts);
+void kvf_worker_stats_copy(struct kvf_worker *w);
+void kvf_worker_stats_loop(struct kvf_worker *w, uint64_t turn_ns);
+
+#endif
