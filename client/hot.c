@@ -1,0 +1,107 @@
+/* What schedulers ask all day. No lock, no system call.
+ *
+ * kvf_poll compares the handle with the live one of its slot and the room word's generation with the
+ * handle's; the answer stands ready-made in the word. Everything unusual - another process, a stale or
+ * foreign handle, an OPEN the daemon has not read yet, a daemon that is gone - fails one of the two
+ * comparisons and is sorted out in kvf_client_room_word. */
+#include "client/internal.h"
+
+#include <limits.h>
+
+static int poll_slow(const kvf_client *client, kvf_room room)
+{
+    uint64_t word;
+    int err = kvf_client_room_word(client, room, &word);
+    return err != 0 ? err : (int)kvf_word_poll(word);
+}
+
+static inline int poll_one(const kvf_client *client, kvf_room room)
+{
+    uint32_t slot = (uint16_t)room;
+    /* relaxed: written by the call that returned this handle to the caller. */
+    if (KVF_LIKELY(atomic_load_explicit(&client->hot.handles[slot], memory_order_relaxed) ==
+                   room)) {
+        /* R1 (acquire): on Success every byte the worker placed is visible, on Failed none can follow. */
+        uint64_t word = atomic_load_explicit(&kvf_client_hot_room(client, slot)->word,
+                                             memory_order_acquire);
+        /* Reserved bits are zero in both; one that is not only costs the slow way. */
+        if (KVF_LIKELY((word ^ room) >> 16 == 0)) {
+            return (int)kvf_word_poll(word);
+        }
+    }
+    return poll_slow(client, room);
+}
+
+int kvf_poll(kvf_client *client, kvf_room room)
+{
+    if (KVF_UNLIKELY(client == NULL)) {
+        return -EINVAL;
+    }
+    return poll_one(client, room);
+}
+
+int kvf_poll_many(kvf_client *client, const kvf_room *rooms, size_t n, int32_t *ret_states)
+{
+    int err = kvf_client_enter(client);
+    if (err != 0) {
+        return err;
+    }
+    if (n > INT_MAX || (n > 0 && (rooms == NULL || ret_states == NULL))) {
+        return -EINVAL;
+    }
+    int ended = 0;
+    for (size_t i = 0; i < n; i++) {
+        int state = poll_one(client, rooms[i]);
+        ret_states[i] = state;
+        ended += state == KVF_FAILED || state == KVF_SUCCESS;
+    }
+    return ended;
+}
+
+/* The word by the same fast way. */
+static inline int word_of(const kvf_client *client, kvf_room room, uint64_t *ret_word)
+{
+    if (KVF_UNLIKELY(client == NULL)) {
+        return -EINVAL;
+    }
+    uint32_t slot = (uint16_t)room;
+    if (KVF_LIKELY(atomic_load_explicit(&client->hot.handles[slot], memory_order_relaxed) ==
+                   room)) {
+        /* R1 (acquire), as in poll_one. */
+        uint64_t word = atomic_load_explicit(&kvf_client_hot_room(client, slot)->word,
+                                             memory_order_acquire);
+        if (KVF_LIKELY((word ^ room) >> 16 == 0)) {
+            *ret_word = word;
+            return 0;
+        }
+    }
+    return kvf_client_room_word(client, room, ret_word);
+}
+
+int kvf_failed_early(kvf_client *client, kvf_room room)
+{
+    uint64_t word;
+    int err = word_of(client, room, &word);
+    if (err != 0) {
+        return err;
+    }
+    return (word & KVF_WORD_FAILED_EARLY) != 0 || kvf_word_outcome(word) == KVF_OUTCOME_FAILED;
+}
+
+int kvf_drained(kvf_client *client, kvf_room room)
+{
+    uint64_t word;
+    int err = word_of(client, room, &word);
+    if (err != 0) {
+        return err;
+    }
+    int proof = (int)kvf_word_proof(word);
+    return kvf_word_is_drained(word) && proof != 0 ? proof : -EAGAIN;
+}
+
+int kvf_visible(kvf_client *client, kvf_room room)
+{
+    uint64_t word;
+    int err = word_of(client, room, &word);
+    return err != 0 ? err : (word & KVF_WORD_VISIBLE) != 0;
+}

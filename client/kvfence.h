@@ -1,0 +1,405 @@
+/* kvfence: move KV pages between workers and know when they may be reused.
+ *
+ * One header, exported functions only; callable from C11, C++ and any foreign-function interface. A
+ * program links libkvfence, attaches to the kvfenced beside it, registers the memory its KV pages live
+ * in, and opens one room per request:
+ *
+ *   sink    pages are written by one or more peers   (a decode worker)
+ *   source  pages are read and sent to one or more   (a prefill worker)
+ *
+ * The one rule: pages given to a room belong to the room until kvf_poll() answers Success or Failed,
+ * or kvf_drained() answers a proof. Failure may be told early by kvf_failed_early(); release may not.
+ *
+ * KEYS. Two rooms meet when label and key are equal. The label is the engine's own room number and may
+ * be recycled; the key must be unique per request and attempt and equal on both sides. An engine that
+ * recycles keys loses the promise that a late room of an old request never meets a new one.
+ *
+ * THREADS. Every function may be called by any thread of the process that attached, at any time, unless
+ * its comment says otherwise. kvf_poll, kvf_poll_many, kvf_drained, kvf_failed_early, kvf_visible and
+ * kvf_pages_are_idle take no lock when the answer is "yes" or "not yet" and never make a system call.
+ * After fork() the child's handle answers -KVF_E_FORKED everywhere and may only be dropped.
+ * The library never prints, exits, starts threads, or touches signals.
+ *
+ * ERRORS. 0 or a count on success, a negative code otherwise: -KVF_E_*, or a negated errno where that
+ * says it best (-EAGAIN: not yet or full, try again; -EBUSY; -ETIMEDOUT; -ESHUTDOWN: the daemon is
+ * stopping; -ENOMEM; -EINVAL: a NULL where none is allowed). Outputs are untouched on failure.
+ *
+ * STRUCTS. Every option struct begins with its size in bytes; set it with sizeof. Fields that an older
+ * program does not know take their defaults. All reserved fields are zero. */
+#ifndef KVFENCE_H
+#define KVFENCE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- codes (kvf_strerror has the sentences) ------------------------------------------------------ */
+#define KVF_E_NO_DAEMON 1001
+#define KVF_E_DAEMON_GONE 1002
+#define KVF_E_LAYOUT 1003
+#define KVF_E_UNKNOWN_ROOM 1004
+#define KVF_E_STALE_ROOM 1005
+#define KVF_E_PAGE_RANGE 1006
+#define KVF_E_PAGE_TWICE 1007
+#define KVF_E_NO_PAGES 1008
+#define KVF_E_PAGE_LENT 1009
+#define KVF_E_UNKNOWN_REGION 1010
+#define KVF_E_NO_SEAL 1011
+#define KVF_E_GEOMETRY 1012
+#define KVF_E_SLOT_IN_USE 1013
+#define KVF_E_ROOMS_FULL 1014
+#define KVF_E_REGIONS_FULL 1015
+#define KVF_E_PEER_UNRESOLVED 1016
+#define KVF_E_PEER_UNREACHABLE 1017
+#define KVF_E_PIECE_OVERLAP 1018
+#define KVF_E_PIECE_HOLE 1019
+#define KVF_E_PIECE_RANGE 1020
+#define KVF_E_PEER_COUNT 1021
+#define KVF_E_GROUP_UNSUPPORTED 1022
+#define KVF_E_OPTION 1023
+#define KVF_E_ABORTED 1024
+#define KVF_E_PEER_ABORTED 1025
+#define KVF_E_PEER_LOST 1026
+#define KVF_E_PEER_REFUSED 1027
+#define KVF_E_LANE_LOST 1028
+#define KVF_E_BOOTSTRAP_TIMEOUT 1029
+#define KVF_E_PEER_ROOM_GONE 1030
+#define KVF_E_PEER_BUSY 1031
+#define KVF_E_ENGINE_GONE 1032
+#define KVF_E_WORKER_GONE 1033
+#define KVF_E_SHUTDOWN 1034
+#define KVF_E_MEMORY_FAULT 1035
+#define KVF_E_REGION_BUSY 1036
+#define KVF_E_MEMORY_REGISTERED 1037
+#define KVF_E_SHORT 1038
+#define KVF_E_PROTOCOL 1039
+#define KVF_E_CLIENT_DROPPED 1040
+#define KVF_E_FORKED 1041
+#define KVF_E_PIECES_CLOSED 1042
+#define KVF_E_KEY_IN_USE 1043
+#define KVF_E_ROLE 1044
+#define KVF_E_GRANT_LENGTH 1045
+#define KVF_E_QUARANTINED 1046
+#define KVF_E_CLIENTS_FULL 1047
+#define KVF_E_RESOURCES 1048
+#define KVF_E_MEMORY_RANGE 1049
+#define KVF_E_LIMIT_RANGE 1050
+#define KVF_E_LEASE_CLOSED 1051
+#define KVF_E_LEASE_KIND 1052
+/* ---- states: SGLang's KVPoll numbers, so that engines may MIN-reduce them over ranks -------------- */
+enum {
+    KVF_FAILED = 0,            /* drained, after an abort or a failure */
+    KVF_BOOTSTRAPPING = 1,     /* sink: not every writer has accepted; source: no grant yet */
+    KVF_WAITING_FOR_INPUT = 2, /* sink: accepted; source: granted, nothing submitted */
+    KVF_TRANSFERRING = 3,      /* moving, or closing and not yet proven */
+    KVF_SUCCESS = 4            /* drained, everything there and visible */
+};
+
+/* ---- proofs, strongest first (kvf_drained) -------------------------------------------------------- */
+enum {
+    KVF_NEVER_POSTED = 1,
+    KVF_LANDED = 2,
+    KVF_SOURCE_IDLE = 3,
+    KVF_PEER_DRAINED = 4,
+    KVF_REVOKED = 5,
+    KVF_FENCED = 6,
+    KVF_WORKER_GONE = 7,
+    KVF_ENGINE_GONE = 8,
+    KVF_OPERATOR = 9
+};
+
+/* Kinds of external leases: the kind decides what the death of the engine proves. */
+enum { KVF_KIND_CPU = 0, KVF_KIND_GPU = 1, KVF_KIND_DIRECT_IO = 2 };
+
+/* Flags of kvf_submit. */
+enum { KVF_LAST_PIECE = 1 };
+
+typedef struct kvf_client kvf_client; /* one attachment to one daemon */
+typedef struct kvf_pool kvf_pool;     /* memory made by kvf_pool_create or kvf_pool_adopt */
+typedef uint64_t kvf_room;            /* one incarnation of one room; 0 is never a room */
+
+/* ---- about ---------------------------------------------------------------------------------------- */
+
+/* Version of the library, "MAJOR.MINOR.PATCH". Static. */
+const char *kvf_version(void);
+/* Version of the shared-memory layout, major << 16 | minor. A daemon of another major refuses. */
+uint32_t kvf_layout_version(void);
+/* A static sentence for a code (negative or positive): what was wrong and what is allowed. Never NULL. */
+const char *kvf_strerror(int code);
+/* The code's name, for example "KVF_E_PAGE_LENT". Static, never NULL. */
+const char *kvf_code_name_of(int code);
+/* Names of a state (0..4) and of a proof (1..9); "?" for other numbers. Static. */
+const char *kvf_state_name(int state);
+const char *kvf_proof_name(int proof);
+
+/* ---- attach --------------------------------------------------------------------------------------- */
+
+struct kvf_attach_opts {
+    uint32_t size_bytes;
+    uint32_t timeout_ms;     /* how long to wait for a daemon that is not there yet; 0 = try once */
+    const char *socket_path; /* NULL: $KVFENCE_SOCKET, then <run dir>/<name>.sock */
+    const char *daemon_name; /* NULL: "gpu0". <run dir> is $KVFENCE_RUN_DIR, /run/kvfence as root, or
+                                $XDG_RUNTIME_DIR/kvfence */
+    const char *client_name; /* for logs and stats; NULL: the program's name. At most 63 bytes */
+    uint32_t rooms_max;      /* 0: 1024. At most 65,536 open rooms */
+    uint32_t cmd_slots;      /* 0: 1024. A power of two, at most 65,536 */
+    uint32_t event_slots;    /* 0: 1024. A power of two, at most 65,536 */
+    uint32_t arena_bytes;    /* 0: 4 MiB. A power of two, 4 KiB to 256 MiB; bounds what page lists may
+                                wait unread: 12 bytes per run of contiguous pages */
+    uint32_t pad_[4];
+};
+
+/* Attaches to the daemon, waiting for it up to timeout_ms. May make system calls and block.
+ * Errors: -KVF_E_NO_DAEMON (nobody listens there within the deadline), -KVF_E_LAYOUT (other major),
+ * -KVF_E_CLIENTS_FULL, -KVF_E_LIMIT_RANGE (a limit above), -KVF_E_OPTION (size_bytes), -ESHUTDOWN,
+ * -EACCES (no right to the socket), -ENOMEM. On 0 *ret_client is owned by the caller until
+ * kvf_detach. */
+int kvf_attach(const struct kvf_attach_opts *opts, kvf_client **ret_client);
+
+/* Ends the attachment: all rooms are closed (aborted), then the handle and all its mappings are freed.
+ * Returns when the daemon has let go of the memory or timeout_ms has passed; with -ETIMEDOUT the daemon
+ * goes on draining by itself and the caller must not reuse pages of unproven rooms: kvf_detach says how
+ * many those were through ret_undrained (may be NULL). No other thread may use the handle any more. */
+int kvf_detach(kvf_client *client, uint32_t timeout_ms, uint32_t *ret_undrained);
+
+/* After -KVF_E_DAEMON_GONE: attaches the same segment, regions and ledgers to the next daemon of that
+ * name. Rooms that the old worker served read as drained with proof KVF_WORKER_GONE once it was reaped.
+ * -KVF_E_NO_DAEMON within timeout_ms, -EBUSY while the old worker still lives, others as kvf_attach. */
+int kvf_reattach(kvf_client *client, uint32_t timeout_ms);
+
+/* Asks the kernel (system calls) who is alive: 0 all well; -KVF_E_DAEMON_GONE supervisor and worker are
+ * gone (rooms without external leases then read as drained, KVF_WORKER_GONE); -KVF_E_WORKER_GONE the
+ * worker is gone and the supervisor is starting the next; -ESHUTDOWN the daemon is stopping. Engines call
+ * it from a slow loop, or let kvf_wait and kvf_events_next do so. */
+int kvf_daemon_check(kvf_client *client);
+
+struct kvf_daemon_info {
+    uint32_t size_bytes;
+    uint32_t lanes_per_peer;
+    uint64_t worker_epoch;    /* 0: no worker serves now */
+    uint64_t bound_usual_us;  /* abort, error or death to drained, usual part */
+    uint64_t bound_worst_us;  /* and with watchdog and the worker's end */
+    uint64_t loop_count;      /* turns of the worker's loop */
+    uint64_t events_lost;
+};
+int kvf_daemon_info(kvf_client *client, struct kvf_daemon_info *ret_info);
+
+/* ---- memory --------------------------------------------------------------------------------------- */
+
+struct kvf_pool_opts {
+    uint32_t size_bytes;
+    int32_t numa_node;   /* -1: anywhere. Otherwise the memory is bound there before its first touch */
+    uint64_t bytes;      /* rounded up to the page size used */
+    uint32_t huge_pages; /* 0: use 2 MiB pages if enough are free; 1: require them; 2: never */
+    uint32_t pad_[5];
+};
+
+/* Makes memory that a daemon accepts: a memfd that cannot shrink, all of it reserved, mapped here.
+ * -ENOMEM (or no huge pages although required), -EINVAL, -KVF_E_OPTION. */
+int kvf_pool_create(const struct kvf_pool_opts *opts, kvf_pool **ret_pool);
+/* Takes memory the engine made itself: a memfd with F_SEAL_SHRINK (and hugetlb if the engine likes).
+ * The descriptor is duplicated. -KVF_E_NO_SEAL, -KVF_E_MEMORY_RANGE, -errno. */
+int kvf_pool_adopt(int fd, uint64_t bytes, kvf_pool **ret_pool);
+void *kvf_pool_addr(const kvf_pool *pool);
+uint64_t kvf_pool_bytes(const kvf_pool *pool);
+int kvf_pool_fd(const kvf_pool *pool);         /* owned by the pool */
+uint32_t kvf_pool_page_bytes(const kvf_pool *pool); /* 4096 or 2 MiB */
+/* Unmaps and closes. Regions that use it keep the memory alive in the daemon until unregistered. */
+void kvf_pool_destroy(kvf_pool *pool);
+
+struct kvf_plane {
+    uint64_t off;        /* of page 0, from the start of the region's memory */
+    uint64_t stride;     /* from page p to page p + 1, at least page_bytes */
+    uint64_t page_bytes; /* of one page in this plane */
+};
+
+struct kvf_region_opts {
+    uint32_t size_bytes;
+    int32_t fd;            /* the memory: a sealed memfd (kvf_pool_fd) */
+    uint64_t memory_off;   /* start of the region in it, multiple of 4096 */
+    uint64_t memory_bytes;
+    uint64_t page_count;   /* page indices 0 .. page_count - 1 */
+    const struct kvf_plane *planes;
+    uint32_t plane_count;  /* 1 .. 512. Page index p covers p's bytes in every plane */
+    uint32_t pad_[3];
+};
+
+/* Registers memory whose pages rooms may name. Blocks until the daemon has mapped it. At most 16 live
+ * regions per client. Errors: -KVF_E_NO_SEAL, -KVF_E_MEMORY_RANGE (a plane leaves the memory, planes
+ * overlap, page_count over 67,108,864), -KVF_E_REGIONS_FULL, -KVF_E_MEMORY_REGISTERED (this memory has
+ * a live registration, by a dead engine perhaps; its rooms are being drained), -KVF_E_DAEMON_GONE. */
+int kvf_region_register(kvf_client *client, const struct kvf_region_opts *opts,
+                        uint32_t *ret_region);
+/* -KVF_E_REGION_BUSY while a room still names a page of it, -KVF_E_UNKNOWN_REGION. */
+int kvf_region_unregister(kvf_client *client, uint32_t region);
+
+/* The ledger: 1 if none of the n pages is lent to a room, 0 if at least one is (its position in the list
+ * through ret_position, may be NULL), negative for a bad region or page. An allocator asks this before
+ * it hands pages out, and so catches every release path that forgot to ask the room. Lent lasts from the
+ * return of the call that lends until proof, through a restart of the daemon too. No system call. On 1
+ * the bytes that were placed are visible to the caller (acquire). */
+int kvf_pages_are_idle(kvf_client *client, uint32_t region, const int32_t *pages, size_t n,
+                       size_t *ret_position);
+int kvf_pages_are_idle64(kvf_client *client, uint32_t region, const int64_t *pages, size_t n,
+                         size_t *ret_position);
+/* The sink room a page is lent to through ret_room (0: lent for reading), or -ENOENT if it is idle. */
+int kvf_page_lender(kvf_client *client, uint32_t region, int64_t page, kvf_room *ret_room);
+
+/* ---- rooms ---------------------------------------------------------------------------------------- */
+
+struct kvf_sink_opts {
+    uint32_t size_bytes;
+    uint32_t region;
+    uint64_t label;
+    uint64_t key;
+    const int32_t *pages;   /* in the order of the grant's positions; or pages64 */
+    const int64_t *pages64; /* used if pages is NULL */
+    size_t page_count;      /* at least 1 */
+    uint32_t aux_region;    /* auxiliary slots (metadata): pages of another region, appended to the list */
+    uint32_t aux_count;     /* 0: none */
+    const int32_t *aux_pages;
+    const char *const *writers; /* "host:port", "[v6]:port" of each source's daemon; names are resolved
+                                   here, which may block */
+    uint32_t writer_count;  /* 1 .. 16; every writer gets a grant for the whole list unless ranges say
+                               otherwise */
+    uint32_t group;         /* 0; a registered group of several ranks is not supported yet */
+    const uint32_t *range_starts; /* per writer: first position and count of its own part of the list; */
+    const uint32_t *range_counts; /* parts must not overlap and cover the list. NULL with one writer */
+    uint32_t pad_[4];
+};
+
+/* Opens a sink room and lends it the pages. When this returns 0 the ledger shows them lent.
+ * No system call while the daemon is awake, if the addresses are numeric; one eventfd write if it sleeps.
+ * Errors: -EAGAIN (ring or arena full), -KVF_E_ROOMS_FULL, -KVF_E_UNKNOWN_REGION, -KVF_E_NO_PAGES,
+ * -KVF_E_PAGE_RANGE, -KVF_E_PAGE_TWICE, -KVF_E_PAGE_LENT (not idle; kvf_page_lender says to whom),
+ * -KVF_E_PEER_UNRESOLVED, -KVF_E_PEER_COUNT, -KVF_E_GROUP_UNSUPPORTED, -KVF_E_OPTION, -ESHUTDOWN,
+ * -KVF_E_WORKER_GONE (none serves at the moment). A refusal of the daemon's arrives as Failed with its
+ * reason in kvf_room_info. */
+int kvf_open_sink(kvf_client *client, const struct kvf_sink_opts *opts, kvf_room *ret_room);
+
+struct kvf_source_opts {
+    uint32_t size_bytes;
+    uint32_t region;     /* its pieces come from here */
+    uint64_t label;
+    uint64_t key;
+    uint32_t sink_count; /* 0 = 1. How many sinks this room serves, at most 16 */
+    uint32_t has_aux;    /* 1: aux_region is set, pieces may come from it too */
+    uint32_t aux_region;
+    uint32_t group;
+    uint32_t pad_[4];
+};
+
+/* Opens a source room: it waits for the grants of its sinks. Lends nothing yet. Errors as kvf_open_sink,
+ * and -KVF_E_KEY_IN_USE arrives as the reason of a failed room: an open source room of this daemon has
+ * the same label and key. */
+int kvf_open_source(kvf_client *client, const struct kvf_source_opts *opts, kvf_room *ret_room);
+
+struct kvf_piece_opts {
+    uint32_t size_bytes;
+    uint32_t region;        /* the room's region or its aux_region */
+    const int32_t *pages;   /* source pages, or pages64 */
+    const int64_t *pages64;
+    size_t page_count;
+    uint32_t start;         /* position in the grant's page list of pages[0] */
+    uint32_t flags;         /* KVF_LAST_PIECE */
+    uint32_t pad_[4];
+};
+
+/* Lends source pages and sends them to positions [start, start + page_count) of every grant. Legal from
+ * open on, before the grant too. With KVF_LAST_PIECE the pieces must cover the grant exactly once, or
+ * the room fails with KVF_E_PIECE_HOLE. Errors: -KVF_E_PIECE_OVERLAP, -KVF_E_PIECE_RANGE (beyond the
+ * grant), -KVF_E_PIECES_CLOSED (after the last), -KVF_E_ROLE (a sink room), -KVF_E_STALE_ROOM,
+ * -KVF_E_PAGE_LENT (lent to a sink), and those of kvf_open_sink. A refused piece changes nothing. */
+int kvf_submit(kvf_client *client, kvf_room room, const struct kvf_piece_opts *opts);
+
+/* Asks the daemon to end the room. Legal at any time, twice, and after the end (then it does nothing).
+ * Needs no ring slot and always fits. reason: 1 .. 65535, the engine's own, shown to it again by
+ * kvf_room_info; 0 means KVF_E_ABORTED. Returns at once; the pages stay lent until drained. */
+int kvf_abort(kvf_client *client, kvf_room room, uint32_t reason);
+
+/* The state, 0..4 (KVF_FAILED .. KVF_SUCCESS), or -KVF_E_STALE_ROOM, -KVF_E_UNKNOWN_ROOM. KVF_FAILED and
+ * KVF_SUCCESS are given only with proof. One acquire load: on KVF_SUCCESS every byte is visible. */
+int kvf_poll(kvf_client *client, kvf_room room);
+/* kvf_poll of n rooms into ret_states (int32 each). Returns how many are KVF_FAILED or KVF_SUCCESS. */
+int kvf_poll_many(kvf_client *client, const kvf_room *rooms, size_t n, int32_t *ret_states);
+
+/* 1 once the room's failure is certain, maybe long before it is drained; 0 otherwise. */
+int kvf_failed_early(kvf_client *client, kvf_room room);
+/* The proof kind (KVF_NEVER_POSTED ..), or -EAGAIN while something may still touch the pages. On a
+ * positive answer the caller owns the pages again. */
+int kvf_drained(kvf_client *client, kvf_room room);
+/* 1 if a sink's bytes are all there and safe to read, else 0. Apart from drained (safe to reuse). */
+int kvf_visible(kvf_client *client, kvf_room room);
+
+struct kvf_room_info {
+    uint32_t size_bytes;
+    int32_t state;         /* as kvf_poll */
+    int32_t phase;         /* 0 free 1 open 2 closing 3 fencing 4 quarantined 5 drained */
+    int32_t proof;         /* 0 while not drained */
+    uint32_t reason;       /* 0, a KVF_E_* code, or the engine's own abort reason */
+    uint32_t detail;       /* errno, or the peer's reason code */
+    uint64_t placed_bytes; /* sink: landed so far; source: accepted by the lanes so far */
+    uint64_t total_bytes;  /* 0: not known yet */
+    uint64_t close_to_drained_ns;
+    uint32_t total_pages;  /* source: length of the grant's page list, 0 = no grant yet */
+    uint32_t unproven;     /* (grant, lane) pairs still without proof */
+    uint32_t leases_cpu;   /* external leases out */
+    uint32_t leases_gpu;
+    uint32_t leases_direct_io;
+    uint32_t pad_;
+};
+int kvf_room_info(kvf_client *client, kvf_room room, struct kvf_room_info *ret_info);
+
+/* Waits until the room is KVF_FAILED or KVF_SUCCESS: the state, or -ETIMEDOUT. A timeout changes
+ * nothing but the waiter's view. Sleeps in the kernel; also notices a dead daemon. */
+int kvf_wait(kvf_client *client, kvf_room room, uint32_t timeout_ms);
+
+/* Drops the engine's interest. Legal at any time: an unfinished room is aborted first, its slot comes
+ * back by itself once drained, its pages stay lent in the ledger until then. The handle is dead
+ * afterwards (-KVF_E_STALE_ROOM). */
+int kvf_release(kvf_client *client, kvf_room room);
+
+/* ---- external leases ------------------------------------------------------------------------------ */
+
+/* Work of the engine or another library that may touch the room's pages: the room is not drained while
+ * a lease is out. -KVF_E_LEASE_CLOSED (the room is closing or drained: do not start), -EOVERFLOW (511
+ * cpu, 127 of the other kinds), -KVF_E_LEASE_KIND, -KVF_E_STALE_ROOM. Lock-free, no system call. */
+int kvf_lease(kvf_client *client, kvf_room room, int kind);
+/* Gives one back: the work can touch the pages no more. -ENOENT if none of that kind is out. */
+int kvf_lease_give_back(kvf_client *client, kvf_room room, int kind);
+
+/* ---- events --------------------------------------------------------------------------------------- */
+
+struct kvf_event {
+    kvf_room room;
+    int32_t state;
+    int32_t is_drained;
+};
+
+/* A descriptor that becomes readable after the next change of a room, for epoll. Owned by the client. */
+int kvf_event_fd(kvf_client *client);
+/* Takes up to max events. Events are hints: after -EOVERFLOW (some were lost) ask every room. Returns how
+ * many. Before it returns 0 it arms the descriptor, so wait only after a 0. May make system calls. */
+int kvf_events_next(kvf_client *client, struct kvf_event *ret_events, int max);
+
+/* ---- groups --------------------------------------------------------------------------------------- */
+
+struct kvf_group_opts {
+    uint32_t size_bytes;
+    uint32_t rank;
+    const char *const *members; /* daemon addresses of all ranks, own included */
+    uint32_t member_count;
+    uint32_t pad_[5];
+};
+/* Registers the ranks of a tensor- or pipeline-parallel engine. One rank is accepted; several answer
+ * -KVF_E_GROUP_UNSUPPORTED in this version. */
+int kvf_group_register(kvf_client *client, const struct kvf_group_opts *opts, uint32_t *ret_group);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
