@@ -1,0 +1,191 @@
+/* The bound is a sum that is shown, and without a fault an abort costs what is posted, not the transfer. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "tests/daemon/engine.h"
+
+#define WAIT_MS 10000u
+#define RATE_BYTES 100000000u
+#define ROOM_PAGES 40u
+#define SAMPLES 160u
+
+static const struct geometry geometry = SIXTEEN_BY_FOUR;
+
+static struct daemon *prefill;
+static struct daemon *decode;
+static struct engine *from;
+static struct engine *to;
+
+static void start_with(const char *placement)
+{
+    prefill = daemon_start("prefill", "--tcp-placement", placement, "--lane-rate", "100",
+                           "--lane-rooms", "4", NULL);
+    decode = daemon_start("decode", "--tcp-placement", placement, "--lane-rate", "100",
+                          "--lane-rooms", "4", NULL);
+    from = engine_start(prefill, &geometry, 0);
+    to = engine_start(decode, &geometry, 0);
+}
+
+/* One round trip of an engine's word through both daemons: a room that is declined at once. */
+static uint64_t round_trip_ns(void)
+{
+    uint64_t taken[20];
+    for (size_t i = 0; i < 20; i++) {
+        uint64_t start_ns = now_ns();
+        uint64_t key = key_next();
+        kvf_room in = engine_sink(to, key, 900, 1, prefill);
+        kvf_room out = engine_source(from, key);
+        engine_submit(from, out, 900, 1, 0, true);
+        while (kvf_poll(to->client, in) != KVF_SUCCESS) {
+        }
+        taken[i] = now_ns() - start_ns;
+        room_expect(from, out, KVF_SUCCESS, WAIT_MS);
+        room_release(to, in);
+        room_release(from, out);
+    }
+    return quantile(taken, 20, 500);
+}
+
+/* Opens `rooms` at a time, aborts the first of them in flight, and takes the time to its proof. */
+static void measure(const char *placement, uint32_t rooms)
+{
+    uint64_t taken[SAMPLES];
+    uint64_t state = 3;
+    uint64_t window = rooms < 4 ? rooms * MIB : 4 * MIB; /* the defaults of a room and a lane */
+    start_with(placement);
+    uint64_t trip_ns = round_trip_ns();
+    for (uint32_t i = 0; i < SAMPLES; i++) {
+        kvf_room in[4];
+        kvf_room out[4];
+        for (uint32_t k = 0; k < rooms; k++) {
+            uint64_t key = key_next();
+            in[k] = engine_sink(to, key, (int32_t)(k * ROOM_PAGES), ROOM_PAGES, prefill);
+            out[k] = engine_source(from, key);
+            engine_submit(from, out[k], (int32_t)(k * ROOM_PAGES), ROOM_PAGES, 0, true);
+        }
+        uint64_t pages = 2 + random_below(&state, ROOM_PAGES / 2);
+        room_wait_placed(to, in[0], pages * to->page_bytes, WAIT_MS);
+        uint64_t start_ns = now_ns();
+        CHECK_CODE(kvf_abort(to->client, in[0], 0), 0, "abort");
+        while (kvf_drained(to->client, in[0]) == -EAGAIN) {
+        }
+        taken[i] = now_ns() - start_ns;
+        for (uint32_t k = 0; k < rooms; k++) {
+            CHECK_CODE(kvf_abort(to->client, in[k], 0), 0, "abort");
+            (void)kvf_wait(to->client, in[k], WAIT_MS);
+            (void)kvf_wait(from->client, out[k], WAIT_MS);
+            room_release(to, in[k]);
+            room_release(from, out[k]);
+        }
+    }
+    uint64_t p99 = quantile(taken, SAMPLES, 990);
+    uint64_t limit_ns = 2u * (window * 1000u / (RATE_BYTES / 1000000u) + trip_ns);
+    test_say("%s, %u rooms a lane: abort to drained p50 %.2f ms, p99 %.2f ms, max %.2f ms; "
+             "twice the "
+             "posted bytes and a round trip of %.2f ms: %.2f ms",
+             placement, rooms, (double)quantile(taken, SAMPLES, 500) / 1e6, (double)p99 / 1e6,
+             (double)taken[SAMPLES - 1u] / 1e6, (double)trip_ns / 1e6, (double)limit_ns / 1e6);
+    CHECK(p99 <= limit_ns || !is_timed_build(), "p99 is %.2f ms, allowed are %.2f ms",
+          (double)p99 / 1e6, (double)limit_ns / 1e6);
+    CHECK_IS(daemon_stat(decode, "fences_total"), 0, "fences without a fault");
+    WAIT_FOR(daemon_histogram_count(decode, "abort_to_drained_us") == SAMPLES * rooms, 2000,
+             "the daemon's own histogram counts %llu rooms and not %u",
+             (unsigned long long)daemon_histogram_count(decode, "abort_to_drained_us"),
+             SAMPLES * rooms);
+    CHECK(daemon_quantile(decode, "abort_to_drained_us", 1000) <
+              daemon_stat(decode, "bound_usual_us"),
+          "over the bound without a fault");
+    engine_stop(from);
+    engine_stop(to);
+    daemons_stop();
+}
+
+static void posted_one(void)
+{
+    measure("posted", 1);
+}
+
+static void posted_four(void)
+{
+    measure("posted", 4);
+}
+
+static void checked_four(void)
+{
+    measure("checked", 4);
+}
+
+/* ---- the bound ------------------------------------------------------------------------------------- */
+
+static uint64_t term(const struct daemon *d, const char *name)
+{
+    return daemon_stat(d, name);
+}
+
+static void check_bound(struct daemon *d, uint64_t *ret_usual, uint64_t *ret_worst)
+{
+    uint64_t usual = term(d, "bound_detection_us") + term(d, "bound_cooperative_us") +
+                     term(d, "bound_fence_us") + term(d, "bound_visibility_us");
+    uint64_t worst = usual + term(d, "bound_watchdog_us") + term(d, "bound_kill_us");
+    CHECK_IS(term(d, "bound_usual_us"), usual, "usual part of the bound, and its terms");
+    CHECK_IS(term(d, "bound_worst_us"), worst, "worst part of the bound, and its terms");
+    kvf_client *client = client_attach(d, 4);
+    struct kvf_daemon_info info = {.size_bytes = sizeof info};
+    CHECK_CODE(kvf_daemon_info(client, &info), 0, "daemon_info");
+    CHECK_IS(info.bound_usual_us, usual, "usual part as the engine is told");
+    CHECK_IS(info.bound_worst_us, worst, "worst part as the engine is told");
+    CHECK_IS(info.worker_epoch, d->epoch, "epoch as the engine is told");
+    CHECK_CODE(kvf_detach(client, 5000, NULL), 0, "detach");
+    *ret_usual = usual;
+    *ret_worst = worst;
+}
+
+static void bound_by_default(void)
+{
+    uint64_t usual;
+    uint64_t worst;
+    struct daemon *d = daemon_start("gpu0", NULL);
+    check_bound(d, &usual, &worst);
+    test_say("usual %.3f s, worst %.3f s", (double)usual / 1e6, (double)worst / 1e6);
+    CHECK(worst <= 10000000, "the default bound is %llu us", (unsigned long long)worst);
+    CHECK_IS(term(d, "bound_cooperative_us"), 500000, "cooperative");
+    CHECK_IS(term(d, "bound_fence_us"), 2000000, "fence");
+    CHECK_IS(term(d, "bound_watchdog_us"), 1000000, "watchdog");
+    CHECK_IS(term(d, "bound_kill_us"), 5000000, "kill");
+    daemons_stop();
+}
+
+static void bound_follows(void)
+{
+    uint64_t usual;
+    uint64_t worst;
+    uint64_t base_usual;
+    uint64_t base_worst;
+    check_bound(daemon_start("plain", NULL), &base_usual, &base_worst);
+    check_bound(daemon_start("coop", "--cooperative-ms", "700", NULL), &usual, &worst);
+    CHECK_IS(usual - base_usual, 200000, "--cooperative-ms 700 adds 200 ms");
+    CHECK_IS(worst - base_worst, 200000, "--cooperative-ms 700 adds 200 ms");
+    check_bound(daemon_start("fence", "--fence-ms", "1500", NULL), &usual, &worst);
+    CHECK_IS(base_usual - usual, 500000, "--fence-ms 1500 takes 500 ms");
+    check_bound(daemon_start("live", "--liveness-ms", "2250", NULL), &usual, &worst);
+    CHECK_IS(usual - base_usual, 1000000, "--liveness-ms 2250 adds 1 s");
+    check_bound(daemon_start("dog", "--watchdog-ms", "3000", "--kill-ms", "9000", NULL), &usual,
+                &worst);
+    CHECK_IS(usual - base_usual, 0,
+             "--watchdog-ms and --kill-ms are no part of the usual bound");
+    CHECK_IS(worst - base_worst, 6000000, "--watchdog-ms 3000 --kill-ms 9000 add 6 s");
+    daemons_stop();
+}
+
+int main(int argc, char **argv)
+{
+    static const struct test_case cases[] = {
+        {"abort_to_drained_is_twice_the_posted_bytes_at_most_one_room", posted_one, 60},
+        {"abort_to_drained_is_twice_the_posted_bytes_at_most_four_rooms", posted_four, 60},
+        {"abort_to_drained_is_no_longer_in_checked", checked_four, 60},
+        {"the_default_bound_is_ten_seconds_at_most_and_the_sum_of_its_terms", bound_by_default,
+         0},
+        {"the_bound_follows_the_options", bound_follows, 0},
+        {NULL, NULL, 0}};
+    return test_main(argc, argv, cases, NULL);
+}
