@@ -200,7 +200,7 @@ static int check_run(struct run *run, uint64_t now_ns)
 
 static bool is_stalled(const struct run *run, uint64_t now_ns)
 {
-    return now_ns - run->moved_ns > bound_us(run) * 1000 + STALL_EXTRA_NS;
+    return now_ns > run->moved_ns + bound_us(run) * 1000 + STALL_EXTRA_NS;
 }
 
 static void pause_step(void)
