@@ -223,8 +223,9 @@ static inline uint64_t kvf_client_no_handle(uint32_t slot)
 static inline const struct kvf_room_shm *kvf_client_hot_room(const kvf_client *client,
                                                              uint32_t slot)
 {
-    uintptr_t lines = (uintptr_t)&client->cold + (uintptr_t)client->hot.rooms_off;
-    return (const struct kvf_room_shm *)lines + slot;
+    uintptr_t off =
+        (uintptr_t)slot * sizeof(struct kvf_room_shm) + (uintptr_t)client->hot.rooms_off;
+    return (const struct kvf_room_shm *)((uintptr_t)&client->cold + off);
 }
 
 /* 0, -EINVAL or -KVF_E_FORKED: the first line of every call that is not hot. */

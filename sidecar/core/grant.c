@@ -96,6 +96,10 @@ static uint32_t choose_lanes(const struct kvf_core *core, uint32_t peer, uint64_
     uint32_t best = KVF_NONE;
     for (uint32_t i = 0; i < core->peers[peer].lane_count; i++) {
         uint32_t lane = kvf_lane_id(peer, i);
+        if (core->lanes[lane].state == KVF_LANE_OPENING && core->lanes[lane].epoch == 1 &&
+            bytes >= core->config.stripe_bytes_min) {
+            return 0; /* its first confirmation is a round trip away: better striped than at once */
+        }
         if (!lane_has_credit(core, lane)) {
             continue;
         }

@@ -158,6 +158,7 @@ struct kvf_source_grant {
     uint64_t key;
     uint64_t deadline_ns;
     uint64_t posted_bytes; /* posted and not completed */
+    uint64_t lane_posted_bytes[KVF_LANES_MAX]; /* ... on each lane */
     uint64_t total_bytes;
     uint32_t incarnation; /* upper half of the cookie */
     uint32_t handle;      /* the sink's */
@@ -433,7 +434,7 @@ void kvf_source_aborted(struct kvf_core *core, uint64_t now_ns, uint32_t peer,
 enum kvf_next { KVF_NEXT_NOTHING, KVF_NEXT_POST, KVF_NEXT_LANE_FULL };
 /* The next data post of this grant, counted as posted when KVF_NEXT_POST. */
 enum kvf_next kvf_source_next_data(struct kvf_core *core, uint64_t now_ns, uint32_t source,
-                                   uint64_t lane_left_bytes, bool is_lane_idle,
+                                   uint32_t lane_idx, uint64_t lane_left_bytes, bool is_lane_idle,
                                    struct kvf_post *post);
 void kvf_source_next_mark(struct kvf_core *core, uint32_t source, uint32_t lane_idx,
                           struct kvf_post *post);

@@ -152,7 +152,7 @@ int kvf_core_next_post(struct kvf_core *core, uint64_t now_ns, uint32_t lane_id,
                             : 0;
         enum kvf_next next = (s->dead_mask & bit) != 0
                                  ? KVF_NEXT_NOTHING
-                                 : kvf_source_next_data(core, now_ns, source, left,
+                                 : kvf_source_next_data(core, now_ns, source, lane_idx, left,
                                                         lane->posted_bytes == 0, &post);
         if (next == KVF_NEXT_LANE_FULL) {
             lane->was_limited = true;
@@ -450,6 +450,7 @@ void kvf_core_lane_fenced(struct kvf_core *core, uint64_t now_ns, uint32_t lane_
     kvf_list_remove(&core->act_escalate, lane_id);
     if (core->peers[peer].role == KVF_PEER_OUT) {
         fenced_as_sink(core, now_ns, peer, lane_id % KVF_LANES_MAX, epoch);
+        kvf_grants_admit(core, now_ns, peer); /* who waited for this lane takes another */
     } else if (core->peers[peer].role == KVF_PEER_IN) {
         fenced_as_source(core, now_ns, peer, lane_id % KVF_LANES_MAX);
     }

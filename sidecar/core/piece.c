@@ -173,9 +173,19 @@ static void advance(struct kvf_core *core, struct kvf_source_grant *s, uint32_t 
     }
 }
 
+/* A striped grant spreads its window over its lanes; otherwise the lane asked first would take all of it. */
+static bool is_window_full(const struct kvf_core *core, const struct kvf_source_grant *s,
+                           uint32_t lane_idx, uint64_t bytes)
+{
+    uint64_t window = core->config.room_window_bytes;
+    uint32_t lanes = (uint32_t)__builtin_popcount(kvf_left(s->lane_mask, s->dead_mask));
+    uint64_t on_lane = s->lane_posted_bytes[lane_idx];
+    return on_lane > 0 && on_lane + bytes > window / lanes;
+}
+
 enum kvf_next kvf_source_next_data(struct kvf_core *core, uint64_t now_ns, uint32_t source,
-                                   uint64_t lane_left_bytes, bool is_lane_idle,
-                                   struct kvf_post *post)
+                                   uint32_t lane_idx, uint64_t lane_left_bytes,
+                                   bool is_lane_idle, struct kvf_post *post)
 {
     struct kvf_source_grant *s = &core->sources[source];
     bool is_other_geometry = false;
@@ -191,8 +201,7 @@ enum kvf_next kvf_source_next_data(struct kvf_core *core, uint64_t now_ns, uint3
     if (!is_lane_idle && post->payload_bytes > lane_left_bytes) {
         return KVF_NEXT_LANE_FULL;
     }
-    if (s->posted_bytes > 0 &&
-        s->posted_bytes + post->payload_bytes > core->config.room_window_bytes) {
+    if (is_window_full(core, s, lane_idx, post->payload_bytes)) {
         return KVF_NEXT_NOTHING; /* its own window; a completion brings it back */
     }
     post->cookie = (uint64_t)s->incarnation << 32 | source;
@@ -201,6 +210,7 @@ enum kvf_next kvf_source_next_data(struct kvf_core *core, uint64_t now_ns, uint3
     advance(core, s, post->page_count);
     s->leases++;
     s->posted_bytes += post->payload_bytes;
+    s->lane_posted_bytes[lane_idx] += post->payload_bytes;
     r->leases++;
     r->has_posted = true;
     if (!r->is_started) {
@@ -251,7 +261,7 @@ static struct kvf_source_grant *by_cookie(struct kvf_core *core, uint64_t cookie
 }
 
 /* The lease comes back, whatever the status says of the other side. */
-static void data_completed(struct kvf_core *core, struct kvf_source_grant *s,
+static void data_completed(struct kvf_core *core, struct kvf_source_grant *s, uint32_t lane_idx,
                            const struct kvf_post *post, int status)
 {
     assert(s->room != KVF_NONE);
@@ -259,6 +269,7 @@ static void data_completed(struct kvf_core *core, struct kvf_source_grant *s,
     struct kvf_room_rec *r = &core->rooms[s->room];
     s->leases--;
     s->posted_bytes -= post->payload_bytes;
+    s->lane_posted_bytes[lane_idx] -= post->payload_bytes;
     r->leases--;
     kvf_gauge_sub(core, KVF_GAUGE_POSTED_BYTES, post->payload_bytes);
     if (status == 0) {
@@ -286,7 +297,7 @@ void kvf_source_completed(struct kvf_core *core, uint64_t now_ns, uint32_t lane_
     }
     uint32_t room = s->room;
     if (post->kind == KVF_LANE_DATA) {
-        data_completed(core, s, post, status);
+        data_completed(core, s, lane_idx, post, status);
     } else {
         mark_completed(s, lane_idx, status);
     }
