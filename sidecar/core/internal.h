@@ -157,7 +157,7 @@ struct kvf_source_grant {
     uint64_t label;
     uint64_t key;
     uint64_t deadline_ns;
-    uint64_t posted_bytes; /* posted and not completed */
+    uint64_t posted_bytes;                     /* posted and not completed */
     uint64_t lane_posted_bytes[KVF_LANES_MAX]; /* ... on each lane */
     uint64_t total_bytes;
     uint32_t incarnation; /* upper half of the cookie */
@@ -211,8 +211,7 @@ struct kvf_queue { /* of source grants, linked through an array member; index + 
 
 struct kvf_lane {
     uint8_t state;
-    bool owes_lane;   /* source: the peer is owed LANE */
-    bool was_limited; /* the window, not a lack of data, ended the last posts */
+    bool owes_lane; /* source: the peer is owed LANE */
     uint32_t epoch;
     uint32_t credits_out; /* sink: (grant, lane) pairs that hold a receive */
     uint64_t fence_since_ns;
@@ -434,8 +433,8 @@ void kvf_source_aborted(struct kvf_core *core, uint64_t now_ns, uint32_t peer,
 enum kvf_next { KVF_NEXT_NOTHING, KVF_NEXT_POST, KVF_NEXT_LANE_FULL };
 /* The next data post of this grant, counted as posted when KVF_NEXT_POST. */
 enum kvf_next kvf_source_next_data(struct kvf_core *core, uint64_t now_ns, uint32_t source,
-                                   uint32_t lane_idx, uint64_t lane_left_bytes, bool is_lane_idle,
-                                   struct kvf_post *post);
+                                   uint32_t lane_idx, uint64_t lane_left_bytes,
+                                   bool is_lane_idle, struct kvf_post *post);
 void kvf_source_next_mark(struct kvf_core *core, uint32_t source, uint32_t lane_idx,
                           struct kvf_post *post);
 void kvf_source_completed(struct kvf_core *core, uint64_t now_ns, uint32_t lane_idx,

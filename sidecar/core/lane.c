@@ -155,7 +155,6 @@ int kvf_core_next_post(struct kvf_core *core, uint64_t now_ns, uint32_t lane_id,
                                  : kvf_source_next_data(core, now_ns, source, lane_idx, left,
                                                         lane->posted_bytes == 0, &post);
         if (next == KVF_NEXT_LANE_FULL) {
-            lane->was_limited = true;
             return 0;
         }
         /* Round-robin: who has posted goes to the end of the queue; who has nothing leaves it. A room
@@ -183,13 +182,14 @@ int kvf_core_next_post(struct kvf_core *core, uint64_t now_ns, uint32_t lane_id,
 
 /* Posted bytes of a lane stay under what it moves in a quarter of the cooperative deadline, by its own
  * measured rate, so that a marker behind them comes in time and an abort fences no healthy lane. Only
- * stretches in which the lane was never idle are measured. */
+ * stretches in which something was posted all the time are measured: what moved then is the lane's rate,
+ * whichever window kept it short. */
 static void measure(struct kvf_core *core, uint64_t now_ns, struct kvf_lane *lane,
                     uint64_t bytes)
 {
     lane->rate_bytes += bytes;
     uint64_t took_ns = now_ns - lane->rate_since_ns;
-    if (!lane->was_limited || took_ns < KVF_RATE_WINDOW_NS) {
+    if (took_ns < KVF_RATE_WINDOW_NS) {
         return;
     }
     double per_ns = (double)lane->rate_bytes / (double)took_ns;
@@ -199,7 +199,6 @@ static void measure(struct kvf_core *core, uint64_t now_ns, struct kvf_lane *lan
     lane->window_bytes = window > most ? most : window < least ? least : window;
     lane->rate_since_ns = now_ns;
     lane->rate_bytes = 0;
-    lane->was_limited = false;
 }
 
 void kvf_core_completed(struct kvf_core *core, uint64_t now_ns, uint32_t lane_id,
@@ -230,7 +229,6 @@ static void set_up(struct kvf_core *core, struct kvf_lane *lane)
     assert(lane->posted_bytes == 0);
     lane->state = KVF_LANE_UP;
     lane->window_bytes = core->config.lane_window_bytes;
-    lane->was_limited = false;
     kvf_gauge_add(core, KVF_GAUGE_LANES_UP, 1);
 }
 

@@ -104,6 +104,9 @@ void kvf_peer_need(struct kvf_core *core, uint64_t now_ns, uint32_t peer)
         return;
     }
     p->state = KVF_PEER_CONNECTING;
+    p->heard_ns =
+        now_ns; /* nothing heard since the wish: the connect deadline runs from here */
+    kvf_core_due(core, now_ns + core->config.connect_ns);
     if (p->unreachable_since_ns == 0) {
         p->unreachable_since_ns = now_ns;
     }
@@ -685,6 +688,18 @@ void kvf_peer_tick(struct kvf_core *core, uint64_t now_ns, uint32_t peer, uint64
             p->unreachable_since_ns = 0;
             kvf_peer_check_free(core, peer);
         }
+        return;
+    }
+    if (p->state == KVF_PEER_CONNECTING) {
+        uint64_t end_ns = p->heard_ns + core->config.connect_ns;
+        if (end_ns > now_ns) {
+            *due_ns = end_ns < *due_ns ? end_ns : *due_ns;
+            return;
+        }
+        kvf_list_remove(&core->act_connect, peer);
+        kvf_list_push(&core->act_close,
+                      peer); /* the attempt ends; an answer to it is too late */
+        kvf_core_peer_connect_failed(core, now_ns, peer, ETIMEDOUT);
         return;
     }
     if (p->state != KVF_PEER_UP && p->state != KVF_PEER_HELLO) {

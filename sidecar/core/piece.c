@@ -178,7 +178,10 @@ static bool is_window_full(const struct kvf_core *core, const struct kvf_source_
                            uint32_t lane_idx, uint64_t bytes)
 {
     uint64_t window = core->config.room_window_bytes;
-    uint32_t lanes = (uint32_t)__builtin_popcount(kvf_left(s->lane_mask, s->dead_mask));
+    uint32_t lanes = 0;
+    for (uint32_t left = kvf_left(s->lane_mask, s->dead_mask); left != 0; left &= left - 1) {
+        lanes++;
+    }
     uint64_t on_lane = s->lane_posted_bytes[lane_idx];
     return on_lane > 0 && on_lane + bytes > window / lanes;
 }
