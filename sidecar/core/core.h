@@ -147,7 +147,8 @@ void kvf_core_peer_connected(struct kvf_core *core, uint64_t now_ns, uint32_t pe
 void kvf_core_peer_connect_failed(struct kvf_core *core, uint64_t now_ns, uint32_t peer, int err);
 /* An accepted connection sent its HELLO (payload of that frame). On 0 *ret_peer is its peer from now
  * on; an older connection of the same incarnation gets a CLOSE action first. On an error the caller sends
- * nothing (or what kvf_core_refusal writes) and closes. -EPROTO, -ENOTSUP, -KVF_E_PEER_REFUSED, -ENOSPC. */
+ * what kvf_core_refusal writes and closes: -KVF_E_PROTOCOL, -KVF_E_PEER_REFUSED, -KVF_E_RESOURCES: a code
+ * both sides know, since errno numbers differ between machines. */
 int kvf_core_peer_accept(struct kvf_core *core, uint64_t now_ns, const unsigned char *payload,
                          size_t bytes, uint32_t *ret_peer);
 /* A whole frame arrived. A violation makes the core close the connection (CLOSE action). */

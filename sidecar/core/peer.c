@@ -338,10 +338,9 @@ int kvf_core_peer_accept(struct kvf_core *core, uint64_t now_ns, const unsigned 
                          size_t bytes, uint32_t *ret_peer)
 {
     struct kvf_wire_hello h;
-    int err = kvf_wire_get_hello(payload, bytes, &h);
-    if (err != 0) {
+    if (kvf_wire_get_hello(payload, bytes, &h) != 0) {
         kvf_count(core, KVF_COUNT_PROTOCOL_ERRORS);
-        return err;
+        return -KVF_E_PROTOCOL;
     }
     if (hello_refusal(core, &h) != 0 || core->is_stopping) {
         return -KVF_E_PEER_REFUSED;
@@ -360,7 +359,7 @@ int kvf_core_peer_accept(struct kvf_core *core, uint64_t now_ns, const unsigned 
     }
     uint32_t peer = peer_alloc(core, KVF_PEER_IN);
     if (peer == KVF_NONE) {
-        return -ENOSPC;
+        return -KVF_E_RESOURCES;
     }
     struct kvf_peer *p = &core->peers[peer];
     p->session = h.session;
