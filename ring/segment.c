@@ -135,6 +135,11 @@ void kvf_memory_unmap(void *addr, uint64_t bytes)
     }
 }
 
+int kvf_memory_populate(void *addr, uint64_t bytes)
+{
+    return madvise(addr, (size_t)bytes, MADV_POPULATE_WRITE) == 0 ? 0 : -errno;
+}
+
 static int check_seals(int fd, int wanted)
 {
     int seals = fcntl(fd, F_GET_SEALS);

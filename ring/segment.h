@@ -26,7 +26,7 @@ struct kvf_segment {
     unsigned char *arena;
     struct kvf_room_shm *rooms;
     struct kvf_intent_shm *intents;
-    _Atomic uint64_t *dirty; /* KVF_DIRTY_SUMMARY_WORDS, then rooms_max / 64 leaves (rounded up) */
+    _Atomic uint64_t *dirty; /* KVF_DIRTY_SUMMARY_WORDS, then a leaf per 64 rooms */
     unsigned char *event_slots;
 };
 
@@ -40,7 +40,8 @@ int kvf_segment_check_limits(const struct kvf_segment_limits *limits);
 /* Makes a sealed memfd (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), lays the segment out and stores
  * magic last. All memory is reserved, so a full tmpfs is an error here and never a signal later.
  * Returns 0 and an O_CLOEXEC descriptor owned by the caller. */
-int kvf_segment_create(const struct kvf_segment_limits *limits, uint64_t client_id, int *ret_fd);
+int kvf_segment_create(const struct kvf_segment_limits *limits, uint64_t client_id,
+                       int *ret_fd);
 
 /* Maps and validates. Every offset of the table is checked against the file's size; nothing is trusted
  * afterwards. dont_fork: MADV_DONTFORK (the library). 0, -EAGAIN (magic not there yet), -EPROTO
@@ -59,6 +60,10 @@ int kvf_memory_create(const char *name, uint64_t bytes, int *ret_fd);
 int kvf_memory_map(int fd, uint64_t off, uint64_t bytes, bool writable, bool dont_fork,
                    void **ret_addr);
 void kvf_memory_unmap(void *addr, uint64_t bytes);
+/* Touches every page of a writable mapping for the caller, so that nobody pays for it later: by a system
+ * call that answers a hole or a full tmpfs with an error and never with a signal. 0, -ENOMEM, -EFAULT;
+ * -EINVAL on kernels before 5.14, which the caller may ignore. Can take long; not for a loop. */
+int kvf_memory_populate(void *addr, uint64_t bytes);
 /* Maps zeroed memory of this process alone (segment_private.c). It costs what is touched of it. The first
  * wipe_bytes, a multiple of the page size, read as zero in a forked child. -EINVAL, -errno. Unmapped by
  * kvf_memory_unmap. */

@@ -77,6 +77,11 @@ static void map_work(struct kvf_job *job)
         m->err =
             kvf_memory_map(m->memory_fd, m->memory_off, m->memory_bytes, true, true, &m->base);
     }
+    if (m->err == 0) {
+        /* Here, on the helper's time: otherwise the loop pays for each page when it first places into it.
+         * What cannot be touched now is found, and answered, when a transfer needs it. */
+        (void)kvf_memory_populate(m->base, m->memory_bytes);
+    }
     close(m->memory_fd); /* the mapping holds the memory from here on */
     m->memory_fd = -1;
 }
@@ -157,8 +162,8 @@ static void map_back(struct kvf_regions *regions, struct mapped_region *m)
     if (err != 0) {
         kvf_log(KVF_LOG_WARN, "region %#x of client %u not mapped: %s", m->handle, m->client,
                 kvf_code_text(err));
-        regions->host.added_fn(regions->host.ctx, m->client, m->handle, (uint32_t)-err);
-        start_unmap(regions, m);
+        m->err = err;
+        start_unmap(regions, m); /* and then the answer: the place is free by then */
         return;
     }
     m->view.base = m->base;
@@ -180,8 +185,13 @@ bool kvf_regions_job_back(struct kvf_regions *regions, struct kvf_job *job)
     assert(m->state == KVF_REGION_UNMAPPING);
     uint32_t client = m->client;
     uint32_t handle = m->handle;
+    int err = m->err;
     memset(m, 0, sizeof(*m));
-    regions->host.removed_fn(regions->host.ctx, client, handle);
+    if (err != 0) {
+        regions->host.added_fn(regions->host.ctx, client, handle, (uint32_t)-err);
+    } else {
+        regions->host.removed_fn(regions->host.ctx, client, handle);
+    }
     return true;
 }
 
