@@ -23,16 +23,14 @@ static uint64_t round_up(uint64_t bytes)
 static void reclaim(struct kvf_client *client)
 {
     struct kvf_arena *arena = &client->cold.arena;
-    uint64_t pushed = client->cold.cmds.pos;
     /* C3 (acquire): the worker has copied every record below this position out. */
     uint64_t consumed =
         atomic_load_explicit(&client->cold.segment.shm->cmd_consumed, memory_order_acquire);
     while (arena->mark_tail != arena->mark_head) {
         const struct kvf_arena_mark *mark = &arena->marks[arena->mark_tail & arena->mark_mask];
-        /* By difference to what was pushed: a number beyond that frees no more than everything, one from
-         * far behind frees nothing. */
-        if ((int64_t)(consumed - mark->cmd_pos) <= 0 ||
-            (int64_t)(pushed - mark->cmd_pos) <= 0) {
+        /* By difference: a number beyond what was pushed frees no more than everything, one from far behind
+         * frees nothing. */
+        if ((int64_t)(consumed - mark->cmd_pos) <= 0) {
             break;
         }
         arena->tail = mark->end;

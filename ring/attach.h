@@ -12,8 +12,8 @@
 #define KVF_ATTACH_MAGIC UINT32_C(0x6b766661)
 
 enum kvf_attach_op {
-    KVF_REQ_ATTACH = 1,        /* -> struct kvf_attach_req; fds: [old segment] when re-attaching */
-    KVF_REQ_REGION_ADD = 2,    /* -> struct kvf_region_req; fds: memory[, old ledger] */
+    KVF_REQ_ATTACH = 1,     /* -> struct kvf_attach_req; fds: [old segment] when re-attaching */
+    KVF_REQ_REGION_ADD = 2, /* -> struct kvf_region_req; fds: memory[, old ledger] */
     KVF_REQ_REGION_REMOVE = 3, /* -> struct kvf_region_req with .region */
     KVF_REQ_GROUP_ADD = 4,     /* not supported yet: answers KVF_E_GROUP_UNSUPPORTED */
     KVF_REQ_DETACH = 5,        /* rooms close, reply when the daemon will send nothing more */
@@ -54,7 +54,8 @@ struct kvf_region_req {
     uint64_t page_count;
     uint64_t memory_off; /* start of the registered range in the descriptor */
     uint64_t memory_bytes;
-    struct { /* one per plane: page p covers [off + p * stride, + page_bytes) */
+    /* One per plane: page p covers [off + p * stride, + page_bytes). */
+    struct {
         uint64_t off; /* from memory_off */
         uint64_t stride;
         uint64_t page_bytes;

@@ -36,12 +36,12 @@
 /* ---- section table ---------------------------------------------------------------------------- */
 
 enum kvf_section {
-    KVF_SECTION_CMD_RING = 0,  /* cmd_slots x struct kvf_cmd_shm       client -> worker */
-    KVF_SECTION_ARENA,         /* arena_bytes, open records and runs   client -> worker */
-    KVF_SECTION_DAEMON_LINES,  /* rooms_max x struct kvf_room_shm      worker (supervisor after a reap) */
-    KVF_SECTION_CLIENT_LINES,  /* rooms_max x struct kvf_intent_shm    client */
-    KVF_SECTION_DIRTY,         /* struct kvf_dirty words, see below    client sets, worker takes */
-    KVF_SECTION_EVENT_RING,    /* event_slots x struct kvf_event_shm   worker -> client, hints only */
+    KVF_SECTION_CMD_RING = 0, /* cmd_slots x struct kvf_cmd_shm       client -> worker */
+    KVF_SECTION_ARENA,        /* arena_bytes, open records and runs   client -> worker */
+    KVF_SECTION_DAEMON_LINES, /* rooms_max x struct kvf_room_shm      worker, or supervisor */
+    KVF_SECTION_CLIENT_LINES, /* rooms_max x struct kvf_intent_shm    client */
+    KVF_SECTION_DIRTY,      /* struct kvf_dirty words, see below    client sets, worker takes */
+    KVF_SECTION_EVENT_RING, /* event_slots x struct kvf_event_shm   worker -> client, hints only */
     KVF_SECTION_COUNT
 };
 
@@ -79,9 +79,9 @@ struct kvf_segment_shm {
 
     /* line 2: daemon -> client, every turn of the loop. */
     _Atomic uint64_t loop_count;
-    _Atomic uint64_t cmd_consumed;  /* free-running; arena up to here may be reused (edge C3) */
-    _Atomic uint32_t sleeping;      /* Dekker with the command ring (edge D1, seq_cst) */
-    _Atomic uint32_t events_lost;   /* events dropped since start: scan the rooms */
+    _Atomic uint64_t cmd_consumed; /* free-running; arena up to here may be reused (edge C3) */
+    _Atomic uint32_t sleeping;     /* Dekker with the command ring (edge D1, seq_cst) */
+    _Atomic uint32_t events_lost;  /* events dropped since start: scan the rooms */
     uint64_t pad3_[5];
 
     /* line 3: client -> daemon. */
@@ -105,7 +105,7 @@ _Static_assert(sizeof(struct kvf_segment_shm) == 512, "header");
 enum kvf_cmd_op {
     KVF_CMD_OPEN_SINK = 1,   /* arena: struct kvf_open_shm, writers, runs (the pages) */
     KVF_CMD_OPEN_SOURCE = 2, /* arena: struct kvf_open_shm alone */
-    KVF_CMD_SUBMIT = 3,      /* arena: runs of one piece; start = position in the grant's page list */
+    KVF_CMD_SUBMIT = 3, /* arena: runs of one piece; start = position in the grant's list */
 };
 
 #define KVF_SUBMIT_LAST 1u /* cmd.flags: no piece follows */
@@ -116,13 +116,13 @@ struct kvf_cmd_shm {
     _Atomic uint64_t seq; /* ring protocol, see spsc.h */
     uint8_t op;
     uint8_t flags;
-    uint16_t sinks; /* OPEN_SOURCE: how many sinks this room serves (1..KVF_PEERS_PER_ROOM_MAX) */
+    uint16_t sinks; /* OPEN_SOURCE: how many sinks it serves (1..KVF_PEERS_PER_ROOM_MAX) */
     uint32_t slot;
     uint64_t generation;
     uint64_t worker_epoch;
-    uint64_t label;      /* OPEN: the engine's own room number, never an identity */
-    uint64_t key;        /* OPEN: unique per request and attempt, equal on all ranks */
-    uint32_t arena_off;  /* start of the record in the arena, multiple of 8; it never wraps */
+    uint64_t label;     /* OPEN: the engine's own room number, never an identity */
+    uint64_t key;       /* OPEN: unique per request and attempt, equal on all ranks */
+    uint32_t arena_off; /* start of the record in the arena, multiple of 8; it never wraps */
     uint32_t arena_bytes;
     uint32_t start; /* SUBMIT: first position of the piece */
     uint32_t group; /* OPEN: group id, 0 = none */
@@ -159,8 +159,8 @@ _Static_assert(sizeof(struct kvf_run_shm) == 12, "run");
 struct kvf_open_shm {
     uint32_t writer_count; /* OPEN_SOURCE: 0 */
     uint32_t run_count;    /* OPEN_SOURCE: 0 */
-    uint32_t region;     /* OPEN_SOURCE: the region its pieces come from */
-    uint32_t aux_region; /* OPEN_SOURCE: UINT32_MAX = none */
+    uint32_t region;       /* OPEN_SOURCE: the region its pieces come from */
+    uint32_t aux_region;   /* OPEN_SOURCE: UINT32_MAX = none */
     /* struct kvf_writer_shm writers[writer_count]; struct kvf_run_shm runs[run_count]; */
 };
 _Static_assert(sizeof(struct kvf_open_shm) == 16, "open record");
@@ -170,14 +170,14 @@ _Static_assert(sizeof(struct kvf_open_shm) == 16, "open record");
 /* Written by the daemon side alone. The word is the truth; everything else in the line is stored
  * before it (edge R1) and is a hint until the word says DRAINED. */
 struct kvf_room_shm {
-    _Atomic uint64_t word; /* room_word.h */
-    _Atomic uint64_t epoch;         /* worker epoch that serves this generation */
-    _Atomic uint32_t reason;        /* 0 or a KVF_E_* code, positive */
-    _Atomic uint32_t detail;        /* errno or the peer's reason */
-    _Atomic uint64_t placed_bytes;  /* sink: landed so far; source: handed to the transport's lane */
-    _Atomic uint64_t total_bytes;   /* sink: all grants; source: all granted sinks; 0 = not known yet */
-    _Atomic uint32_t total_pages;   /* length of the grant's page list, 0 = not known yet */
-    _Atomic uint32_t unproven;      /* (grant, lane) pairs without proof */
+    _Atomic uint64_t word;         /* room_word.h */
+    _Atomic uint64_t epoch;        /* worker epoch that serves this generation */
+    _Atomic uint32_t reason;       /* 0 or a KVF_E_* code, positive */
+    _Atomic uint32_t detail;       /* errno or the peer's reason */
+    _Atomic uint64_t placed_bytes; /* sink: landed so far; source: handed to its lanes */
+    _Atomic uint64_t total_bytes;  /* of all grants, or granted sinks; 0 = not known yet */
+    _Atomic uint32_t total_pages;  /* length of the grant's page list, 0 = not known yet */
+    _Atomic uint32_t unproven;     /* (grant, lane) pairs without proof */
     _Atomic uint64_t close_to_drained_ns; /* from the close to drained */
     uint64_t pad_;
 };

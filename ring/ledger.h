@@ -40,12 +40,18 @@ static inline enum kvf_ledger_kind kvf_ledger_kind_of(uint64_t word)
 {
     return (enum kvf_ledger_kind)(word >> 62);
 }
-static inline uint32_t kvf_ledger_slot(uint64_t word) { return (uint32_t)(word & 0x3fffff); }
+static inline uint32_t kvf_ledger_slot(uint64_t word)
+{
+    return (uint32_t)(word & 0x3fffff);
+}
 static inline uint64_t kvf_ledger_generation(uint64_t word)
 {
     return word >> 22 & ((UINT64_C(1) << 40) - 1u);
 }
-static inline uint32_t kvf_ledger_readers(uint64_t word) { return (uint32_t)word; }
+static inline uint32_t kvf_ledger_readers(uint64_t word)
+{
+    return (uint32_t)word;
+}
 
 uint64_t kvf_ledger_bytes(uint64_t page_count);
 void kvf_ledger_format(struct kvf_ledger_shm *shm, uint64_t page_count, uint32_t region);
@@ -56,7 +62,8 @@ _Atomic uint64_t *kvf_ledger_words(struct kvf_ledger_shm *shm);
  * a lender, none when the word is 0. A source page with readers is not idle here: the library first
  * undoes what drained rooms still count. A word that names no room of this client is not idle. Newer is
  * by the distance modulo 2^40, less than half of it. */
-int kvf_ledger_is_idle(uint64_t ledger_word, const struct kvf_room_shm *rooms, uint32_t rooms_max);
+int kvf_ledger_is_idle(uint64_t ledger_word, const struct kvf_room_shm *rooms,
+                       uint32_t rooms_max);
 
 /* Lends runs to a sink room, all or nothing. `words` is indexed by page and belongs to one region, so all
  * runs of one call do too (their region field is not read); the caller checked that they lie in it and
@@ -69,8 +76,8 @@ int kvf_ledger_lend_sink(_Atomic uint64_t *words, const struct kvf_room_shm *roo
 /* Counts one reader on every page of the runs, all or nothing, under the same conditions; a page twice
  * counts twice. -EBUSY if one is lent to a sink; -EOVERFLOW at UINT32_MAX readers. */
 int kvf_ledger_lend_source(_Atomic uint64_t *words, const struct kvf_room_shm *rooms,
-                           uint32_t rooms_max, const struct kvf_run_shm *runs, uint32_t run_count,
-                           uint64_t *ret_position);
+                           uint32_t rooms_max, const struct kvf_run_shm *runs,
+                           uint32_t run_count, uint64_t *ret_position);
 
 /* Undo, for a push that failed (sink and source) and for a source room seen drained. Pages that name
  * another room, or have no readers, are left as they are. */

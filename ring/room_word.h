@@ -64,7 +64,10 @@ static inline uint64_t kvf_word_make(uint64_t generation, enum kvf_phase phase,
     return generation << KVF_GENERATION_SHIFT | flags | (uint64_t)proof << 8 |
            (uint64_t)outcome << 6 | (uint64_t)phase << 3 | (uint64_t)poll;
 }
-static inline uint64_t kvf_word_generation(uint64_t word) { return word >> KVF_GENERATION_SHIFT; }
+static inline uint64_t kvf_word_generation(uint64_t word)
+{
+    return word >> KVF_GENERATION_SHIFT;
+}
 static inline enum kvf_poll_state kvf_word_poll(uint64_t word)
 {
     return (enum kvf_poll_state)(word & 7u);

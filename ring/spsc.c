@@ -154,7 +154,7 @@ static inline uint32_t fill(struct kvf_spsc_producer *p, const unsigned char *fr
 
 uint32_t kvf_spsc_push(struct kvf_spsc_producer *p, const void *slots, uint32_t count)
 {
-    return fill(p, slots, count, memory_order_release);
+    return fill(p, slots, count, memory_order_release); /* C1 */
 }
 
 uint32_t kvf_spsc_push_seq_cst(struct kvf_spsc_producer *p, const void *slots, uint32_t count)

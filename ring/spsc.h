@@ -23,7 +23,7 @@
 
 struct kvf_spsc_producer {
     unsigned char *slots;
-    uint64_t pos;  /* next position to push */
+    uint64_t pos; /* next position to push */
     uint32_t mask;
 };
 

@@ -226,11 +226,12 @@ static uint64_t bucket_ceiling(uint32_t bucket)
 
 uint64_t kvf_histogram_quantile(const struct kvf_histogram_shm *h, uint32_t per_mille)
 {
-    uint64_t max = atomic_load_explicit(&h->max, memory_order_acquire);
+    /* relaxed: in a copy of the caller's own nothing changes any more. */
+    uint64_t max = atomic_load_explicit(&h->max, memory_order_relaxed);
     uint64_t share = per_mille > 1000u ? 1000u : per_mille;
     uint64_t total = 0;
     for (uint32_t i = 0; i < KVF_HISTOGRAM_BUCKETS; i++) {
-        total += atomic_load_explicit(&h->buckets[i], memory_order_acquire);
+        total += atomic_load_explicit(&h->buckets[i], memory_order_relaxed);
     }
     if (total == 0) {
         return 0;
@@ -240,7 +241,7 @@ uint64_t kvf_histogram_quantile(const struct kvf_histogram_shm *h, uint32_t per_
     rank = rank == 0 ? 1 : rank;
     uint64_t seen = 0;
     for (uint32_t i = 0; i < KVF_HISTOGRAM_BUCKETS; i++) {
-        seen += atomic_load_explicit(&h->buckets[i], memory_order_acquire);
+        seen += atomic_load_explicit(&h->buckets[i], memory_order_relaxed);
         if (seen >= rank) {
             uint64_t ceiling = bucket_ceiling(i);
             return ceiling < max ? ceiling : max;
@@ -370,22 +371,18 @@ static void copy_words(const struct kvf_stats_shm *shm, uint64_t off, uint64_t b
     }
 }
 
+/* The writer's own words, which have no neighbours to be torn from; acquire loads like the rest (T2). */
 static void copy_writer_line(const struct kvf_stats_shm *shm, struct kvf_stats_shm *copy)
 {
-    atomic_store_explicit(&copy->heartbeat_ns,
-                          atomic_load_explicit(&shm->heartbeat_ns, memory_order_acquire),
-                          memory_order_relaxed);
-    atomic_store_explicit(&copy->started_ns,
-                          atomic_load_explicit(&shm->started_ns, memory_order_acquire),
-                          memory_order_relaxed);
-    atomic_store_explicit(&copy->worker_epoch,
-                          atomic_load_explicit(&shm->worker_epoch, memory_order_acquire),
-                          memory_order_relaxed);
-    atomic_store_explicit(&copy->state, atomic_load_explicit(&shm->state, memory_order_acquire),
-                          memory_order_relaxed);
-    atomic_store_explicit(&copy->worker_pid,
-                          atomic_load_explicit(&shm->worker_pid, memory_order_acquire),
-                          memory_order_relaxed);
+    const memory_order t2 = memory_order_acquire; /* T2 */
+    const memory_order own = memory_order_relaxed;
+    atomic_store_explicit(&copy->heartbeat_ns, atomic_load_explicit(&shm->heartbeat_ns, t2),
+                          own);
+    atomic_store_explicit(&copy->started_ns, atomic_load_explicit(&shm->started_ns, t2), own);
+    atomic_store_explicit(&copy->worker_epoch, atomic_load_explicit(&shm->worker_epoch, t2),
+                          own);
+    atomic_store_explicit(&copy->state, atomic_load_explicit(&shm->state, t2), own);
+    atomic_store_explicit(&copy->worker_pid, atomic_load_explicit(&shm->worker_pid, t2), own);
 }
 
 int kvf_stats_snapshot(const struct kvf_stats_shm *shm, uint64_t bytes, void *ret_copy)

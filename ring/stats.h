@@ -22,11 +22,13 @@
 
 enum kvf_stats_kind { KVF_STATS_COUNTER = 1, KVF_STATS_GAUGE = 2, KVF_STATS_HISTOGRAM = 3 };
 
-enum kvf_stats_state { /* what the writer last said of itself */
+/* What the writer last said of itself. STOPPED is a clean end; a writer that died says RUNNING and its
+ * heartbeat stands still. */
+enum kvf_stats_state {
     KVF_STATS_STARTING = 0,
     KVF_STATS_RUNNING = 1,
     KVF_STATS_STOPPING = 2,
-    KVF_STATS_STOPPED = 3, /* a clean end; "died" is RUNNING with a heartbeat that stands still */
+    KVF_STATS_STOPPED = 3,
 };
 
 struct kvf_stats_name_shm { /* one per value or histogram */
@@ -62,7 +64,7 @@ struct kvf_stats_shm {
     /* line 1 */
     uint64_t pad1_[8];
     /* line 2: the writer */
-    _Atomic uint64_t seq; /* odd while an update runs (edges T1, T2) */
+    _Atomic uint64_t seq;          /* odd while an update runs (edges T1, T2) */
     _Atomic uint64_t heartbeat_ns; /* CLOCK_MONOTONIC of this host, at least every 500 ms */
     _Atomic uint64_t started_ns;
     _Atomic uint64_t worker_epoch;

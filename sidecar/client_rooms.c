@@ -290,8 +290,9 @@ static void push_event(struct client *c, uint32_t slot, uint64_t word)
         .slot = slot, .generation = kvf_word_generation(word), .word = word};
     struct kvf_segment_shm *shm = c->segment.shm;
     if (kvf_spsc_push_seq_cst(&c->events, &event, 1) == 0) {
-        /* An event is a hint: the engine that finds this number changed looks at its rooms. */
-        atomic_fetch_add_explicit(&shm->events_lost, 1, memory_order_relaxed);
+        /* An event is a hint: the engine that finds this number changed looks at its rooms. D2 (seq_cst):
+         * it stands for the event that found no place. */
+        atomic_fetch_add_explicit(&shm->events_lost, 1, memory_order_seq_cst);
     }
     /* D2 (seq_cst): of this look and the library's arming, one sees the other side's store. */
     if (atomic_load_explicit(&shm->events_armed, memory_order_seq_cst) != 0 &&

@@ -11,6 +11,7 @@
 #include "sidecar/control.h"
 #include "sidecar/host/log.h"
 #include "sidecar/host/packet.h"
+#include "sidecar/reap.h"
 
 #define REFRESH_ROOMS_MAX 32u /* per client and call */
 
@@ -87,6 +88,11 @@ static void map_work(struct kvf_job *job)
 static void unmap_work(struct kvf_job *job)
 {
     struct client *c = (struct client *)job;
+    /* The engine lives on (dropped, or detaching): what it opened and we never read is its again. */
+    for (uint32_t slot = 0; c->err == 0 && !c->is_reaped && slot < c->segment.limits.rooms_max;
+         slot++) {
+        kvf_reap_unread(&c->segment, slot, c->close_reason);
+    }
     if (c->is_mapped) {
         kvf_segment_unmap(&c->segment);
     }
@@ -155,8 +161,8 @@ static void map_back(struct kvf_clients *all, uint64_t now_ns, struct client *c)
     if (err != 0) {
         kvf_log(KVF_LOG_WARN, "client %u not taken: its segment cannot be used: %s", c->idx,
                 kvf_code_text(err));
-        all->host.added_fn(all->host.ctx, c->idx, (uint32_t)-err);
-        start_unmap(all, c);
+        c->err = err;
+        start_unmap(all, c); /* and then the answer: the place is free by then */
         return;
     }
     all->worker_gone_count += c->ended_on_take;
@@ -183,8 +189,13 @@ bool kvf_clients_job_back(struct kvf_clients *clients, uint64_t now_ns, struct k
     }
     assert(c->state == CLIENT_UNMAPPING);
     clients->used_count--;
+    int err = c->err;
     *c = (struct client){.idx = c->idx, .all = clients};
-    clients->host.removed_fn(clients->host.ctx, c->idx);
+    if (err != 0) {
+        clients->host.added_fn(clients->host.ctx, c->idx, (uint32_t)-err);
+    } else {
+        clients->host.removed_fn(clients->host.ctx, c->idx);
+    }
     return true;
 }
 
@@ -192,7 +203,7 @@ void kvf_clients_close(struct kvf_clients *clients, uint64_t now_ns, uint32_t cl
                        uint32_t reason)
 {
     struct client *c = client_at(clients, client);
-    if (c->state == CLIENT_MAPPING) {
+    if (c->state == CLIENT_MAPPING || c->state == CLIENT_LIVE) {
         c->close_reason = reason;
     }
     if (c->state == CLIENT_LIVE) {
@@ -247,20 +258,25 @@ void kvf_clients_fail(struct kvf_clients *clients, uint64_t now_ns, uint32_t cli
 
 static uint32_t take_commands(struct kvf_clients *all, struct client *c, uint64_t now_ns)
 {
-    struct kvf_cmd_shm cmds[KVF_CLIENT_TURN_COMMANDS];
-    uint32_t count = kvf_spsc_pop(&c->commands, cmds, KVF_CLIENT_TURN_COMMANDS);
-    if (count == 0) {
-        return 0;
-    }
-    for (uint32_t i = 0; i < count && c->state == CLIENT_LIVE; i++) {
-        const char *why = kvf_client_take_command(all, c, now_ns, &cmds[i]);
+    uint32_t count = 0;
+    uint64_t record_bytes = 0;
+    struct kvf_cmd_shm cmd;
+    /* Long page lists count too: one client's must not hold up the others. */
+    while (count < KVF_CLIENT_TURN_COMMANDS && record_bytes < KVF_CLIENT_TURN_BYTES &&
+           c->state == CLIENT_LIVE && kvf_spsc_pop(&c->commands, &cmd, 1) == 1) {
+        count++;
+        record_bytes += cmd.arena_bytes;
+        const char *why = kvf_client_take_command(all, c, now_ns, &cmd);
         if (why != NULL) {
             all->bad_count++;
             kvf_clients_fail(all, now_ns, c->idx, KVF_E_CLIENT_DROPPED, why);
         }
     }
-    /* C3 (release): every record of these commands was copied; the library may write over them. */
-    atomic_store_explicit(&c->segment.shm->cmd_consumed, c->commands.pos, memory_order_release);
+    if (count > 0) {
+        /* C3 (release): every record of these commands was copied; the library may write over them. */
+        atomic_store_explicit(&c->segment.shm->cmd_consumed, c->commands.pos,
+                              memory_order_release);
+    }
     return count;
 }
 
@@ -361,8 +377,10 @@ uint32_t kvf_clients_orphans(const struct kvf_clients *clients, uint32_t *ret_he
     uint32_t orphans = 0;
     uint32_t held = 0;
     for (uint32_t i = 0; i < clients->config.clients_max; i++) {
-        orphans += clients->table[i].orphan_count;
-        held += clients->table[i].held_count;
+        const struct client *c = &clients->table[i];
+        orphans +=
+            is_in_core(c) ? c->orphan_count : 0; /* else they are the helper's to count */
+        held += is_in_core(c) ? c->held_count : 0;
     }
     *ret_held = held;
     return orphans;

@@ -14,13 +14,15 @@
 #include "sidecar/core/core.h"
 #include "sidecar/helper.h"
 
-#define KVF_CLIENT_TURN_COMMANDS 64u /* per client and turn */
+#define KVF_CLIENT_TURN_COMMANDS 64u                /* per client and turn */
+#define KVF_CLIENT_TURN_BYTES (UINT64_C(256) << 10) /* ... or so much of page lists */
 #define KVF_CLIENT_TURN_DIRTY 256u
 
 struct kvf_clients;
 
 struct kvf_clients_host {
     void *ctx;
+    /* 0, or a positive code and the place is free again. */
     void (*added_fn)(void *ctx, uint32_t client, uint32_t code);
     void (*bad_fn)(void *ctx, uint32_t client, uint32_t code);
     void (*removed_fn)(void *ctx, uint32_t client); /* nothing of it is mapped any more */

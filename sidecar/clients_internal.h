@@ -40,7 +40,7 @@ struct client {
     int err;         /* of the job ... */
     uint32_t
         ended_on_take; /* ... which found so many rooms that its predecessor's end had drained */
-    uint32_t close_reason; /* asked for while the helper had it; 0: not asked */
+    uint32_t close_reason; /* 0: not asked to close, maybe while the helper has it */
     bool is_reaped;
     struct kvf_spsc_consumer commands;
     struct kvf_spsc_producer events;

@@ -110,6 +110,12 @@ void kvf_daemon_stats_add(struct kvf_stats_shm *shm, uint32_t value, uint64_t n)
     kvf_stats_set(shm, value, kvf_daemon_stats_get(shm, value) + n);
 }
 
+void kvf_daemon_stats_state(struct kvf_stats_shm *shm, enum kvf_stats_state state)
+{
+    /* T2 (release): a reader of this state also sees the odd sequence. */
+    atomic_store_explicit(&shm->state, (uint32_t)state, memory_order_release);
+}
+
 void kvf_core_config_of(const struct kvf_config *config, uint64_t supervisor_id,
                         uint32_t worker_starts, struct kvf_core_config *ret_core)
 {

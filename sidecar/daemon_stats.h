@@ -50,6 +50,8 @@ const struct kvf_stats_def *kvf_daemon_stats_defs(uint32_t *ret_count);
 uint64_t kvf_daemon_stats_get(const struct kvf_stats_shm *shm, uint32_t value);
 /* Adds to a value; the caller is the writer, between begin and end. */
 void kvf_daemon_stats_add(struct kvf_stats_shm *shm, uint32_t value, uint64_t n);
+/* What the writer says of itself; between begin and end. */
+void kvf_daemon_stats_state(struct kvf_stats_shm *shm, enum kvf_stats_state state);
 /* The bound's terms and what else follows from the options alone. */
 void kvf_daemon_stats_config(struct kvf_stats_shm *shm, const struct kvf_config *config);
 

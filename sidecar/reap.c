@@ -6,12 +6,12 @@
 #include "ring/lease_word.h"
 #include "ring/room_word.h"
 
-static void publish(struct kvf_room_shm *room, uint64_t word)
+static void publish(struct kvf_room_shm *room, uint64_t word, uint32_t reason)
 {
-    atomic_store_explicit(&room->reason, KVF_E_WORKER_GONE, memory_order_relaxed);
+    atomic_store_explicit(&room->reason, reason, memory_order_relaxed);
     atomic_store_explicit(&room->unproven, 0, memory_order_relaxed);
-    /* R1 (release): whoever sees the word sees the line, and every byte the dead worker placed: its
-     * stores happened before its end, and its end before the reaping that let us come here. */
+    /* R1 (release): whoever sees the word sees the line, and every byte a dead worker placed: its stores
+     * happened before its end, and its end before the reaping that let us come here. */
     atomic_store_explicit(&room->word, word, memory_order_release);
 }
 
@@ -23,25 +23,39 @@ static uint64_t failed_word(uint64_t generation, enum kvf_phase phase, enum kvf_
                          KVF_WORD_FAILED_EARLY);
 }
 
-enum kvf_reap kvf_reap_room(const struct kvf_segment *segment, uint32_t slot,
-                            bool is_engine_gone, uint64_t *ret_generation)
+/* The generation of a room that was opened and does not read as drained, 0 if there is none. Its lease
+ * word is closed; *ret_leases is what was found in it. */
+static uint64_t find_undrained(const struct kvf_segment *segment, uint32_t slot,
+                               uint64_t *ret_word, uint64_t *ret_leases)
 {
     struct kvf_intent_shm *intent = &segment->intents[slot];
-    struct kvf_room_shm *room = &segment->rooms[slot];
     /* O1 (acquire): the generation of an OPEN that was, or is about to be, pushed. */
     uint64_t generation = atomic_load_explicit(&intent->generation, memory_order_acquire);
     if (generation == 0 || generation > KVF_GENERATION_MAX) {
-        return KVF_REAP_NOTHING;
+        return 0;
     }
-    uint64_t word = atomic_load_explicit(&room->word, memory_order_relaxed);
+    uint64_t word = atomic_load_explicit(&segment->rooms[slot].word, memory_order_relaxed);
     if (kvf_word_generation(word) > generation ||
         (kvf_word_generation(word) == generation && kvf_word_is_drained(word))) {
-        return KVF_REAP_NOTHING;
+        return 0;
     }
+    /* The library resets the lease word before it names the generation: another one in it is spoiled
+     * memory, which hurts its own client only. */
+    if (kvf_lease_close(&intent->lease_word, generation, ret_leases) != 0) {
+        return 0;
+    }
+    *ret_word = word;
+    return generation;
+}
+
+enum kvf_reap kvf_reap_room(const struct kvf_segment *segment, uint32_t slot,
+                            bool is_engine_gone, uint64_t *ret_generation)
+{
+    struct kvf_room_shm *room = &segment->rooms[slot];
+    uint64_t word = 0;
     uint64_t leases = 0;
-    /* The library resets the lease word before it pushes. Another generation here means that the OPEN
-     * is yet to come; the next worker will answer it as one of an old epoch. */
-    if (kvf_lease_close(&intent->lease_word, generation, &leases) != 0) {
+    uint64_t generation = find_undrained(segment, slot, &word, &leases);
+    if (generation == 0) {
         return KVF_REAP_NOTHING;
     }
     if (ret_generation != NULL) {
@@ -51,16 +65,29 @@ enum kvf_reap kvf_reap_room(const struct kvf_segment *segment, uint32_t slot,
     uint32_t device =
         kvf_lease_count(leases, KVF_LEASE_GPU) + kvf_lease_count(leases, KVF_LEASE_DIRECT_IO);
     if (device == 0 && cpu == 0) {
-        publish(room, failed_word(generation, KVF_PHASE_DRAINED, KVF_PROOF_WORKER_GONE));
+        publish(room, failed_word(generation, KVF_PHASE_DRAINED, KVF_PROOF_WORKER_GONE),
+                KVF_E_WORKER_GONE);
         return KVF_REAP_WORKER_GONE;
     }
     if (device == 0 && is_engine_gone) {
-        publish(room, failed_word(generation, KVF_PHASE_DRAINED, KVF_PROOF_ENGINE_GONE));
+        publish(room, failed_word(generation, KVF_PHASE_DRAINED, KVF_PROOF_ENGINE_GONE),
+                KVF_E_WORKER_GONE);
         return KVF_REAP_ENGINE_GONE;
     }
     enum kvf_phase phase = is_engine_gone ? KVF_PHASE_QUARANTINED : KVF_PHASE_CLOSING;
     if (kvf_word_generation(word) != generation || kvf_word_phase(word) != phase) {
-        publish(room, failed_word(generation, phase, KVF_PROOF_NONE));
+        publish(room, failed_word(generation, phase, KVF_PROOF_NONE), KVF_E_WORKER_GONE);
     }
     return is_engine_gone ? KVF_REAP_HELD : KVF_REAP_LEASED;
+}
+
+void kvf_reap_unread(const struct kvf_segment *segment, uint32_t slot, uint32_t reason)
+{
+    uint64_t word = 0;
+    uint64_t leases = 0;
+    uint64_t generation = find_undrained(segment, slot, &word, &leases);
+    if (generation != 0 && kvf_lease_is_idle(leases)) {
+        publish(&segment->rooms[slot],
+                failed_word(generation, KVF_PHASE_DRAINED, KVF_PROOF_NEVER_POSTED), reason);
+    }
 }

@@ -13,7 +13,7 @@
 #include "ring/segment.h"
 
 enum kvf_reap {
-    KVF_REAP_NOTHING, /* never used, or drained already at its generation, or its OPEN is yet to come */
+    KVF_REAP_NOTHING,     /* never used, or drained already at its generation */
     KVF_REAP_WORKER_GONE, /* drained now */
     KVF_REAP_ENGINE_GONE, /* drained now; the engine's own end proved its leases of kind cpu */
     KVF_REAP_LEASED,      /* closed; external leases are out */
@@ -24,5 +24,9 @@ enum kvf_reap {
  * too. ret_generation (may be NULL): the incarnation that this is about. */
 enum kvf_reap kvf_reap_room(const struct kvf_segment *segment, uint32_t slot,
                             bool is_engine_gone, uint64_t *ret_generation);
+
+/* A room of a living worker whose OPEN was never read because its client was closed first: nothing was
+ * posted for it. Only when every room that was read is drained. */
+void kvf_reap_unread(const struct kvf_segment *segment, uint32_t slot, uint32_t reason);
 
 #endif

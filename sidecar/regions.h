@@ -23,7 +23,7 @@ enum kvf_region_state {
 
 struct kvf_regions;
 
-/* Both report a region whose job has ended. code: 0 or a positive code. */
+/* Both report a region whose job has ended. code: 0, or a positive code and its place is free again. */
 struct kvf_regions_host {
     void *ctx;
     void (*added_fn)(void *ctx, uint32_t client, uint32_t region, uint32_t code);

@@ -19,6 +19,7 @@
 
 #define FILE_NAME_BYTES (KVF_CONFIG_NAME_BYTES + 32)
 #define LISTEN_BACKLOG 64
+#define ORPHAN_WAIT_MS 1000
 
 static const char *file_name(const struct kvf_run_dir *dir, const char *suffix, char *ret_name)
 {
@@ -165,11 +166,12 @@ int kvf_run_dir_await_worker(struct kvf_run_dir *dir)
     if (read_worker(dir, &id) != 0 || open_exactly(&id, &pidfd) != 0) {
         return 0;
     }
-    kvf_log(KVF_LOG_WARN, "worker %d of an earlier daemon of this name still lives; ending it",
-            id.pid);
     int timeout_ms = (int)dir->config->kill_ms;
-    int ended = kvf_pidfd_wait(pidfd, 0);
+    /* It dies with its supervisor; taking it apart may need a moment. */
+    int ended = kvf_pidfd_wait(pidfd, ORPHAN_WAIT_MS);
     if (ended == 0) {
+        kvf_log(KVF_LOG_WARN, "worker %d of an earlier daemon of this name lives on; ending it",
+                id.pid);
         (void)kvf_pidfd_kill(pidfd);
         ended = kvf_pidfd_wait(pidfd, timeout_ms);
     }

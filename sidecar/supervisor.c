@@ -180,6 +180,7 @@ static int wait_ms(const struct kvf_supervisor *s)
         s->worker == WORKER_SERVING
             ? s->beat_looked_ns + s->config.watchdog_ms * KVF_NS_PER_MS / 4u
             : UINT64_MAX,
+        s->accept_again_ns != 0 ? s->accept_again_ns : UINT64_MAX,
     };
     for (size_t i = 0; i < sizeof(ends_ns) / sizeof(ends_ns[0]); i++) {
         until_ns = ends_ns[i] < until_ns ? ends_ns[i] : until_ns;
@@ -299,8 +300,9 @@ static void start_stats(struct kvf_supervisor *s)
 {
     kvf_stats_begin(s->stats);
     kvf_daemon_stats_config(s->stats, &s->config);
+    /* T2 (release). */
     atomic_store_explicit(&s->stats->started_ns, s->now_ns, memory_order_release);
-    atomic_store_explicit(&s->stats->state, KVF_STATS_STARTING, memory_order_release);
+    kvf_daemon_stats_state(s->stats, KVF_STATS_STARTING);
     kvf_stats_heartbeat(s->stats, s->now_ns);
     kvf_stats_end(s->stats);
 }
@@ -311,7 +313,7 @@ static void close_house(struct kvf_supervisor *s)
     kvf_run_dir_unlisten(&s->dir);
     kvf_run_dir_remove_worker(&s->dir);
     kvf_stats_begin(s->stats);
-    atomic_store_explicit(&s->stats->state, KVF_STATS_STOPPED, memory_order_release);
+    kvf_daemon_stats_state(s->stats, KVF_STATS_STOPPED);
     kvf_stats_heartbeat(s->stats, s->now_ns);
     kvf_stats_end(s->stats);
     kvf_log(s->exit_status == KVF_EXIT_CLEAN ? KVF_LOG_INFO : KVF_LOG_WARN,

@@ -19,6 +19,7 @@
 #include "sidecar/supervisor_internal.h"
 
 #define ACCEPTS_PER_EVENT 8u
+#define ACCEPT_PAUSE_NS (200 * KVF_NS_PER_MS)
 
 static struct kvf_region_req packet; /* the longest request; one at a time */
 
@@ -276,6 +277,9 @@ void kvf_sup_accept(struct kvf_supervisor *s)
         if (fd < 0) {
             if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
                 kvf_log(KVF_LOG_WARN, "cannot accept a client: %s", strerror(errno));
+                /* The connection waits in the queue, and so do we, or this would be said for ever. */
+                kvf_sup_rewatch(s, s->dir.listener_fd, 0, SUP_EPOLL_LISTENER, 0);
+                s->accept_again_ns = s->now_ns + ACCEPT_PAUSE_NS;
             }
             return;
         }
@@ -300,6 +304,10 @@ void kvf_sup_accept(struct kvf_supervisor *s)
 
 void kvf_sup_half_open_expire(struct kvf_supervisor *s)
 {
+    if (s->accept_again_ns != 0 && s->now_ns >= s->accept_again_ns) {
+        s->accept_again_ns = 0;
+        kvf_sup_rewatch(s, s->dir.listener_fd, EPOLLIN, SUP_EPOLL_LISTENER, 0);
+    }
     for (uint32_t i = 0; i < KVF_HALF_OPEN_MAX; i++) {
         if (s->half_open[i].fd >= 0 && s->now_ns >= s->half_open[i].deadline_ns) {
             kvf_log(KVF_LOG_INFO, "a connection that did not attach within %u ms is closed",
@@ -455,6 +463,8 @@ void kvf_sup_client_close(struct kvf_supervisor *s, struct sup_client *c, uint32
     if (!c->is_closing) {
         c->is_closing = true;
         c->close_code = code;
+        /* E1 (release): an engine that lives on opens nothing that would never be read. */
+        atomic_store_explicit(&c->segment.shm->worker_epoch, 0, memory_order_release);
         kvf_sup_sync(s);
     }
 }

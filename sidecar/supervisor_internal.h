@@ -129,6 +129,7 @@ struct kvf_supervisor {
     uint32_t fenced_rooms;
     uint32_t reaped_rooms; /* ended by the last worker's end */
 
+    uint64_t accept_again_ns; /* 0: the listener is watched */
     struct half_open half_open[KVF_HALF_OPEN_MAX];
     struct sup_client *clients; /* config.clients of them */
 };

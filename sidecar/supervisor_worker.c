@@ -21,8 +21,11 @@
 #include "sidecar/supervisor_internal.h"
 
 #define START_LIMIT_NS (10 * KVF_NS_PER_S)
-#define QUICK_DEATH_NS (10 * KVF_NS_PER_S)
-#define RESTART_DELAY_MAX_NS (5 * KVF_NS_PER_S)
+/* Restarts are immediate, unless worker after worker ends soon after its start: then ever slower. */
+#define QUICK_DEATH_NS (2 * KVF_NS_PER_S)
+#define QUICK_DEATHS_FREE 5u
+#define RESTART_DELAY_NS (100 * KVF_NS_PER_MS)
+#define RESTART_DELAY_SHIFT_MAX 5u
 #define MESSAGES_PER_EVENT 64u
 
 /* ---- start -------------------------------------------------------------------------------------------------- */
@@ -214,10 +217,13 @@ static void schedule_next(struct kvf_supervisor *s)
     bool was_quick = s->now_ns - s->started_ns < QUICK_DEATH_NS;
     s->quick_deaths = was_quick ? s->quick_deaths + 1u : 0;
     uint64_t delay_ns = 0;
-    if (s->quick_deaths > 1) {
-        uint32_t shift = s->quick_deaths - 2u < 6u ? s->quick_deaths - 2u : 6u;
-        delay_ns = (100 * KVF_NS_PER_MS) << shift;
-        delay_ns = delay_ns < RESTART_DELAY_MAX_NS ? delay_ns : RESTART_DELAY_MAX_NS;
+    if (s->quick_deaths > QUICK_DEATHS_FREE) {
+        uint32_t shift = s->quick_deaths - QUICK_DEATHS_FREE - 1u;
+        delay_ns = RESTART_DELAY_NS
+                   << (shift < RESTART_DELAY_SHIFT_MAX ? shift : RESTART_DELAY_SHIFT_MAX);
+        kvf_log(KVF_LOG_WARN,
+                "%u workers ended soon after their start; the next starts in %u ms",
+                s->quick_deaths, (unsigned)(delay_ns / KVF_NS_PER_MS));
     }
     s->start_at_ns = s->now_ns + delay_ns;
 }

@@ -58,9 +58,18 @@ static void on_client_removed(void *ctx, uint32_t client)
     }
 }
 
+/* The last of a leaving client's regions takes the client with it. */
+static void check_left(struct kvf_worker *w, uint32_t client)
+{
+    if (w->is_leaving[client] && kvf_regions_held(w->regions, client) == 0) {
+        kvf_clients_remove(w->clients, client);
+    }
+}
+
 static void on_region_added(void *ctx, uint32_t client, uint32_t region, uint32_t code)
 {
     kvf_worker_tell(ctx, KVF_LINK_REGION_ADDED, client, region, code, 0);
+    check_left(ctx, client);
 }
 
 static void on_region_removed(void *ctx, uint32_t client, uint32_t region)
@@ -68,9 +77,8 @@ static void on_region_removed(void *ctx, uint32_t client, uint32_t region)
     struct kvf_worker *w = ctx;
     if (!w->is_leaving[client]) {
         kvf_worker_tell(w, KVF_LINK_REGION_REMOVED, client, region, 0, 0);
-    } else if (kvf_regions_held(w->regions, client) == 0) {
-        kvf_clients_remove(w->clients, client);
     }
+    check_left(w, client);
 }
 
 int kvf_worker_tables_create(struct kvf_worker *w)
@@ -159,8 +167,9 @@ static void shut_down(struct kvf_worker *w, const struct kvf_link_msg *msg)
         w->stop = STOP_GRACE;
         w->stop_deadline_ns = w->now_ns + msg->value;
         kvf_core_shutdown(w->core, w->now_ns, false);
-        /* T1, T2: the state stands alone; readers take it as it is. */
-        atomic_store_explicit(&w->stats->state, KVF_STATS_STOPPING, memory_order_relaxed);
+        kvf_stats_begin(w->stats);
+        kvf_daemon_stats_state(w->stats, KVF_STATS_STOPPING);
+        kvf_stats_end(w->stats);
     }
     if (msg->code == 1 && w->stop == STOP_GRACE) {
         stop_all(w);

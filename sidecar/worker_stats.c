@@ -23,9 +23,10 @@ void kvf_worker_stats_start(struct kvf_worker *w, uint32_t worker_starts)
     kvf_stats_set(w->stats, KVF_VALUE_WORKER_STARTS, worker_starts);
     kvf_stats_set(w->stats, KVF_VALUE_CPU, w->cpu >= 0 ? (uint64_t)w->cpu + 1u : 0);
     kvf_stats_set(w->stats, KVF_VALUE_NUMA_BOUND, w->is_numa_bound);
+    /* T2 (release), both. */
     atomic_store_explicit(&w->stats->worker_epoch, w->epoch, memory_order_release);
     atomic_store_explicit(&w->stats->worker_pid, (uint32_t)getpid(), memory_order_release);
-    atomic_store_explicit(&w->stats->state, KVF_STATS_RUNNING, memory_order_release);
+    kvf_daemon_stats_state(w->stats, KVF_STATS_RUNNING);
     kvf_stats_end(w->stats);
 }
 

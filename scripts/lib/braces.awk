@@ -1,5 +1,6 @@
 # Prints "path:line:text" for a body of if, else, for or while that has no braces. Follows parentheses over
 # lines; strings, characters and comments are taken out first. Macros are left alone.
+FNR == 1 { depth = in_comment = in_macro = 0 }
 {
     text = $0
     if (in_comment) {
@@ -14,9 +15,9 @@
     sub(/[ \t]+$/, "", text)
     if (!depth && text ~ /^[ \t]*#/ || in_macro) { in_macro = $0 ~ /\\$/; next }
     if (!depth) {
-        if (text ~ /^ *(\} *)?else$/) { printf "%s:%d:%s\n", path, FNR, $0; next }
+        if (text ~ /^ *(\} *)?else$/) { printf "%s:%d:%s\n", FILENAME, FNR, $0; next }
         if (text !~ /^ *((\} *)?else )?(if|for|while) \(/) {
-            if (text ~ /^ *(\} *)?else [^{i]/) { printf "%s:%d:%s\n", path, FNR, $0 }
+            if (text ~ /^ *(\} *)?else [^{i]/) { printf "%s:%d:%s\n", FILENAME, FNR, $0 }
             next
         }
         start = FNR; first = $0
@@ -29,7 +30,7 @@
         if (c == ")" && --depth == 0) {
             rest = substr(text, i + 1)
             gsub(/ /, "", rest)
-            if (rest !~ /\{/ && !(is_while && rest == ";") ) { printf "%s:%d:%s\n", path, start, first }
+            if (rest !~ /\{/ && !(is_while && rest == ";") ) { printf "%s:%d:%s\n", FILENAME, start, first }
             break
         }
     }

@@ -212,13 +212,13 @@ static int read_scaled(const char *text, bool has_suffix, uint64_t *ret_value)
 
 static const char *format_size(uint64_t value, char *ret_text, size_t cap)
 {
-    static const char units[] = {'\0', 'K', 'M', 'G'};
+    static const char *const units[] = {"", "K", "M", "G"};
     unsigned unit = 0;
     while (value != 0 && value % KIB == 0 && unit < 3) {
         value /= KIB;
         unit++;
     }
-    snprintf(ret_text, cap, "%" PRIu64 "%.1s", value, &units[unit]);
+    snprintf(ret_text, cap, "%" PRIu64 "%s", value, units[unit]);
     return ret_text;
 }
 

@@ -39,7 +39,7 @@ enum kvf_tcp_state {
 
 struct kvf_tcp_entry {
     struct kvf_post post;
-    bool is_dead; /* was completed where it stood; skipped */
+    bool is_dead; /* was completed where it stood; exists only while detach runs */
     bool is_cut;  /* an END whose data was taken back: leaves as DRAIN, completes -ECANCELED */
 };
 
@@ -62,8 +62,9 @@ struct kvf_tcp_source {
     uint32_t header_sent;
     uint32_t payload_sent;
     bool has_frame;
-    bool is_filler; /* its post was completed; the payload is filler */
-    bool ends_post; /* the last frame of entry `sent` */
+    bool is_filler;       /* its post was completed; the payload is filler */
+    bool ends_post;       /* the last frame of entry `sent` */
+    uint8_t detach_depth; /* callbacks of a detach may detach; the outermost one sweeps */
 };
 
 struct kvf_tcp_sink {

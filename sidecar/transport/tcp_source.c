@@ -149,14 +149,6 @@ static bool add_frame(struct kvf_tcp *tcp, struct kvf_tcp_iovs *iovs,
     return kvf_tcp_iovs_add_pages(iovs, region, frame, page_first, payload_sent) == want;
 }
 
-/* Dead entries at the front are behind us. The rest of a detached frame belongs to no entry any more. */
-static void skip_dead(const struct kvf_tcp *tcp, struct kvf_tcp_source *source)
-{
-    while (source->sent != source->tail && entry_at(tcp, source, source->sent)->is_dead) {
-        source->sent++;
-    }
-}
-
 /* Plans one call. plans[0] is the started frame if there is one. Returns the number of frames; 0 with
  * *ret_fault set: the region of the first post is gone. */
 static uint32_t plan_batch(struct kvf_tcp *tcp, struct kvf_tcp_lane *lane, uint32_t frames_max,
@@ -166,7 +158,6 @@ static uint32_t plan_batch(struct kvf_tcp *tcp, struct kvf_tcp_lane *lane, uint3
     uint32_t count = 0;
     bool fits = true;
     *ret_fault = false;
-    skip_dead(tcp, source);
     uint32_t entry_seq = source->sent;
     uint32_t page = source->next_page;
     uint32_t plane = source->next_plane;
@@ -191,10 +182,7 @@ static uint32_t plan_batch(struct kvf_tcp *tcp, struct kvf_tcp_lane *lane, uint3
     }
     while (fits && count < frames_max && entry_seq != source->tail) {
         const struct kvf_tcp_entry *entry = entry_at(tcp, source, entry_seq);
-        if (entry->is_dead) {
-            entry_seq++;
-            continue;
-        }
+        assert(!entry->is_dead);
         const struct kvf_transport_region *region = NULL;
         if (entry->post.kind == KVF_LANE_DATA) {
             region = region_of(tcp, &entry->post);
@@ -233,7 +221,6 @@ static void book(struct kvf_tcp *tcp, struct kvf_tcp_source *source, uint64_t by
     while (bytes > 0) {
         if (!source->has_frame) {
             const struct kvf_tcp_plan *plan = &tcp->plans[count];
-            skip_dead(tcp, source);
             assert(source->sent != source->tail);
             assert(plan->frame.seq == source->next_seq);
             source->frame = plan->frame;
@@ -277,11 +264,9 @@ static void complete_sent(struct kvf_tcp *tcp, uint32_t lane_idx)
     uint32_t serial = lane->serial;
     while (lane->serial == serial && source->head != source->sent) {
         struct kvf_tcp_entry *entry = entry_at(tcp, source, source->head++);
-        if (!entry->is_dead) {
-            struct kvf_post post = entry->post;
-            tcp->host.completed_fn(tcp->host.ctx, lane_idx, lane->epoch, &post,
-                                   entry->is_cut ? -ECANCELED : 0);
-        }
+        struct kvf_post post = entry->post;
+        tcp->host.completed_fn(tcp->host.ctx, lane_idx, lane->epoch, &post,
+                               entry->is_cut ? -ECANCELED : 0);
     }
 }
 
@@ -324,6 +309,19 @@ static bool end_entry(struct kvf_tcp *tcp, uint32_t lane_idx, uint32_t seq, int 
     return lane->serial == serial;
 }
 
+/* Dead entries leave the ring, so that it has room for others. */
+static void sweep(const struct kvf_tcp *tcp, struct kvf_tcp_source *source)
+{
+    uint32_t to = source->sent;
+    for (uint32_t from = source->sent; from != source->tail; from++) {
+        const struct kvf_tcp_entry *entry = entry_at(tcp, source, from);
+        if (!entry->is_dead) {
+            *entry_at(tcp, source, to++) = *entry;
+        }
+    }
+    source->tail = to;
+}
+
 /* Data is let go of where it stands. Markers name no pages, and the sink waits for exactly one: an END
  * whose data is taken back leaves as DRAIN, for a lane without its marker would have to be fenced with
  * all its co-rooms. One whose header is half out was behind all its data already, and stays END. */
@@ -331,21 +329,26 @@ void kvf_tcp_source_detach(struct kvf_tcp *tcp, uint32_t lane_idx, uint64_t cook
 {
     struct kvf_tcp_lane *lane = &tcp->lanes[lane_idx];
     struct kvf_tcp_source *source = &lane->source;
+    source->detach_depth++;
     for (uint32_t seq = source->sent; seq != source->tail; seq++) {
         struct kvf_tcp_entry *entry = entry_at(tcp, source, seq);
         if (entry->is_dead || entry->post.cookie != cookie) {
             continue;
         }
-        if (entry->post.kind != KVF_LANE_DATA) {
-            bool is_started = seq == source->sent && source->has_frame && !source->is_filler;
-            if (entry->post.kind == KVF_LANE_END && !is_started) {
-                entry->is_cut = true;
+        if (entry->post.kind == KVF_LANE_DATA) {
+            if (!end_entry(tcp, lane_idx, seq, -ECANCELED)) {
+                return; /* what was counted here went with the old stream */
             }
             continue;
         }
-        if (!end_entry(tcp, lane_idx, seq, -ECANCELED)) {
-            return;
+        bool is_started = seq == source->sent && source->has_frame && !source->is_filler;
+        if (entry->post.kind == KVF_LANE_END && !is_started) {
+            entry->is_cut = true;
         }
+    }
+    source->detach_depth--;
+    if (source->detach_depth == 0) {
+        sweep(tcp, source);
     }
     /* The rest of the frame needs no region and no further post to go out. */
     if (lane->is_writable && kvf_tcp_source_has_work(lane)) {

@@ -171,8 +171,7 @@ static void do_region_add(struct fake_daemon *fake, const struct kvf_region_req 
     region->handle = fd_count == 2 ? req->region : ++fake->region_epoch << 8 | slot;
     region->page_count = req->page_count;
     region->memory_fd = fds[0];
-    region->ledger_fd =
-        fd_count == 2 ? fds[1] : make_ledger(req->page_count, region->handle);
+    region->ledger_fd = fd_count == 2 ? fds[1] : make_ledger(req->page_count, region->handle);
     fds[0] = -1;
     fds[1] = -1;
     struct kvf_attach_rep rep = {.h = {.op = KVF_REP_REGION, .serial = req->h.serial},
@@ -301,9 +300,36 @@ void fake_supervisor_kill(struct fake_daemon *fake)
 
 void fake_worker_start(struct fake_daemon *fake, uint64_t epoch)
 {
-    char *argv[] = {(char *)"sleep", (char *)"1000", NULL};
-    MUST(posix_spawnp(&fake->worker_pid, "sleep", NULL, NULL, argv, environ) == 0);
+    /* Reads a pipe that only this process can end, so that it cannot outlive a test that crashed. */
+    char *argv[] = {(char *)"cat", NULL};
+    int life[2];
+    posix_spawn_file_actions_t actions;
+    int execed[2];
+    MUST(pipe2(life, O_CLOEXEC) == 0);
+    MUST(pipe2(execed, O_CLOEXEC) == 0);
+    int last = fcntl(execed[1], F_DUPFD_CLOEXEC, 500);
+    MUST(last >= 0);
+    close(execed[1]);
+    MUST(posix_spawn_file_actions_init(&actions) == 0);
+    MUST(posix_spawn_file_actions_adddup2(&actions, life[0], 0) == 0);
+    MUST(posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0) == 0);
+    MUST(posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0) == 0);
+    MUST(posix_spawnp(&fake->worker_pid, "cat", &actions, NULL, argv, environ) == 0);
+    posix_spawn_file_actions_destroy(&actions);
+    close(life[0]);
+    /* The child runs on before its exec has closed its copies of our sockets, which would hide a hang-up for
+     * a moment. They are closed in order, this one last. */
+    char byte;
+    close(last);
+    MUST(read(execed[0], &byte, 1) == 0);
+    close(execed[0]);
+    close_fd(&fake->life_fd);
+    fake->life_fd = life[1];
     fake->worker_fd = (int)syscall(SYS_pidfd_open, fake->worker_pid, 0);
+    if (fake->worker_fd < 0 && errno == ENOSYS) {
+        fake->worker_fd =
+            eventfd(0, EFD_CLOEXEC); /* under valgrind: a worker that never ends */
+    }
     MUST(fake->worker_fd >= 0);
     fake->epoch = epoch;
     if (fake->own.shm != NULL) {
@@ -318,6 +344,7 @@ void fake_worker_kill(struct fake_daemon *fake)
         MUST(waitpid(fake->worker_pid, NULL, 0) == fake->worker_pid);
         fake->worker_pid = 0;
         close_fd(&fake->worker_fd);
+        close_fd(&fake->life_fd);
     }
 }
 
@@ -339,6 +366,7 @@ void fake_start(struct fake_daemon *fake)
     fake->layout_major = KVF_LAYOUT_MAJOR;
     fake->listen_fd = fake->conn_fd = fake->stop_fd = -1;
     fake->segment_fd = fake->worker_fd = fake->doorbell_fd = fake->event_fd = -1;
+    fake->life_fd = -1;
     snprintf(fake->dir, sizeof fake->dir, "/tmp/kvf-fake-XXXXXX");
     MUST(mkdtemp(fake->dir) != NULL);
     snprintf(fake->path, sizeof fake->path, "%s/gpu0.sock", fake->dir);
@@ -425,8 +453,7 @@ void fake_publish(struct fake_daemon *fake, kvf_room room, enum kvf_phase phase,
 {
     uint32_t slot = fake_slot(room);
     struct kvf_room_shm *line = &fake->view->rooms[slot];
-    uint64_t word =
-        kvf_word_make(fake_generation(room), phase, outcome, proof, state, flags);
+    uint64_t word = kvf_word_make(fake_generation(room), phase, outcome, proof, state, flags);
     atomic_store_explicit(&line->epoch, fake->epoch, memory_order_relaxed);
     atomic_store_explicit(&line->word, word, memory_order_release);
     struct kvf_event_shm event = {

@@ -33,10 +33,10 @@ struct fake_daemon {
     int stop_fd;
 
     /* What a test may set before a client asks. */
-    _Atomic uint32_t refuse_op;   /* this request is refused ... */
-    _Atomic uint32_t refuse_code; /* ... with this code */
-    _Atomic bool is_silent;       /* requests are read and never answered */
-    _Atomic bool is_garbled;      /* replies carry a wrong magic */
+    _Atomic uint32_t refuse_op;    /* this request is refused ... */
+    _Atomic uint32_t refuse_code;  /* ... with this code */
+    _Atomic bool is_silent;        /* requests are read and never answered */
+    _Atomic bool is_garbled;       /* replies carry a wrong magic */
     _Atomic uint32_t wrong_region; /* added to the handle that a registration answers */
     uint16_t layout_major;
 
@@ -50,6 +50,7 @@ struct fake_daemon {
     uint64_t epoch;
     pid_t worker_pid; /* a process that does nothing but live */
     int worker_fd;
+    int life_fd; /* closed with this process, ends the worker's */
     int doorbell_fd;
     int event_fd;
     _Atomic uint32_t attached_count;
@@ -106,8 +107,14 @@ void fake_sleep(struct fake_daemon *fake, bool is_asleep);
 /* Doorbell rings since the last call. */
 uint64_t fake_rings(struct fake_daemon *fake);
 
-static inline uint32_t fake_slot(kvf_room room) { return (uint32_t)(room & KVF_SLOT_MASK); }
-static inline uint64_t fake_generation(kvf_room room) { return room >> KVF_GENERATION_SHIFT; }
+static inline uint32_t fake_slot(kvf_room room)
+{
+    return (uint32_t)(room & KVF_SLOT_MASK);
+}
+static inline uint64_t fake_generation(kvf_room room)
+{
+    return room >> KVF_GENERATION_SHIFT;
+}
 
 /* Opens with one writer at a numeric address; the rest as given. */
 int fake_open_sink(kvf_client *client, uint32_t region, const int32_t *pages, size_t page_count,

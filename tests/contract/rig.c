@@ -409,7 +409,7 @@ void rig_turns(struct rig *rig, uint32_t count)
 
 bool rig_until(struct rig *rig, rig_condition condition, uint64_t arg)
 {
-    uint64_t deadline_ns = now_ns() + 10000000000u;
+    uint64_t deadline_ns = now_ns() + 60000000000u;
     while (!condition(rig, arg)) {
         if (now_ns() > deadline_ns) {
             return false;

@@ -128,7 +128,7 @@ uint32_t rig_mark(struct rig *rig, uint32_t lane, uint64_t cookie, uint32_t hand
 
 /* One turn of both ends. Bytes moved. */
 uint64_t rig_turn(struct rig *rig, bool wait);
-/* Turns until the condition holds or ten seconds are over; says whether it holds. */
+/* Turns until the condition holds or a minute is over; says whether it holds. */
 typedef bool (*rig_condition)(struct rig *rig, uint64_t arg);
 bool rig_until(struct rig *rig, rig_condition condition, uint64_t arg);
 void rig_turns(struct rig *rig, uint32_t count);
@@ -142,7 +142,6 @@ uint64_t rig_wrong_bytes(struct rig *rig, uint32_t region, uint32_t sink_page,
 /* Bytes of the sink's pages that are not canaries. */
 uint64_t rig_touched_bytes(struct rig *rig, uint32_t region, uint32_t page, uint32_t pages);
 void rig_paint(struct rig *rig, uint32_t region, uint32_t page, uint32_t pages);
-/* Bytes that are neither the canary, nor the pattern: filler, for instance. */
 uint32_t rig_count(const struct rig_end *end, enum rig_event_kind kind);
 const struct rig_event *rig_last(const struct rig_end *end, enum rig_event_kind kind);
 

@@ -10,8 +10,10 @@
     X(t1_every_post_completes_once_through_a_fence)                                            \
     X(t1_every_post_completes_once_through_a_detach)                                           \
     X(t1_every_post_completes_once_through_a_read_fault)                                       \
+    X(t1_a_read_fault_blames_its_own_post)                                                     \
     X(t1_a_callback_may_detach_fence_and_open_again)                                           \
     X(t1_a_full_queue_refuses_and_recovers)                                                    \
+    X(t1_a_detach_makes_room_at_once)                                                          \
     X(t2_posts_complete_in_order_and_the_marker_is_behind_all_bytes)                           \
     X(t2_a_detached_end_leaves_as_drain)                                                       \
     X(t3_nothing_lands_after_the_sink_fenced)                                                  \

@@ -133,7 +133,7 @@ void contract_t6_a_stopped_reader_blocks_no_call_and_no_other_lane(const struct 
         longest = took > longest ? took : longest;
     }
     cr_assert_lt(rig->source.completed_count, rig->source.posted_count);
-    cr_assert_lt(longest, 1.0, "a turn took %f s", longest);
+    cr_assert_lt(longest, 5.0, "a turn took %f s", longest);
     rig->is_sink_stopped = false;
     rig->sink.grants[1].mode = RIG_SCRATCH;
     cr_assert_eq(kind->lane_open(rig, 1, 5), 0);

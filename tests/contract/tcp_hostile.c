@@ -212,6 +212,10 @@ Test(tcp_wire, a_hostile_frame_ends_the_stream_and_touches_nothing)
         cr_assert_eq(rig_last(&raw.rig->sink, RIG_LOST)->epoch, 7);
         cr_assert_eq(raw.rig->sink.grants[1].placed_bytes, placed, "case %d", i);
         cr_assert_eq(rig_touched_bytes(raw.rig, 0, 1, 7), 0, "case %d", i);
+        struct epoll_event event;
+        shutdown(raw.fd, SHUT_RDWR);
+        cr_assert_eq(epoll_wait(raw.rig->sink.epoll_fd, &event, 1, 5), 0,
+                     "a lost lane keeps the loop awake");
         kvf_tcp_ops.fence(raw.rig->sink.transport, 2, 7);
         cr_assert_eq(raw.rig->sink.fenced_count, 1);
         raw_close(&raw);
@@ -371,13 +375,13 @@ Test(tcp_wire, a_paced_lane_keeps_its_rate_and_holds_little)
 {
     static const uint32_t plane_bytes[] = {4096};
     struct rig_options options = rig_defaults();
-    options.config.lane_rate_bytes = 50000000;
+    options.config.lane_rate_bytes = 10000000; /* any machine is faster than that */
     struct rig *rig = rig_create(&rig_tcp_kind, &options);
-    rig_region(rig, 0, 256, 16, plane_bytes, 1, 0);
-    rig_grant(rig, 1, 0, 0, 256);
+    rig_region(rig, 0, 64, 16, plane_bytes, 1, 0);
+    rig_grant(rig, 1, 0, 0, 64);
     cr_assert_eq(rig_tcp_kind.lane_open(rig, 0, 5), 0);
     double begin = seconds();
-    for (uint32_t i = 0; i < 256; i++) {
+    for (uint32_t i = 0; i < 64; i++) {
         rig_post(rig, 0, 9, 1, 0, i, i, 1);
     }
     rig_mark(rig, 0, 9, 1, KVF_LANE_END);
@@ -390,11 +394,11 @@ Test(tcp_wire, a_paced_lane_keeps_its_rate_and_holds_little)
             taken > rig->sink.grants[1].placed_bytes && held > held_max ? held : held_max;
     }
     double took = seconds() - begin;
-    double rate = 256 * 65536.0 / took;
-    cr_log_info("paced at 50 MB/s: %.1f MB/s, at most %lu bytes in the kernel\n", rate / 1e6,
+    double rate = 64 * 65536.0 / took;
+    cr_log_info("paced at 10 MB/s: %.1f MB/s, at most %lu bytes in the kernel\n", rate / 1e6,
                 (unsigned long)held_max);
-    cr_assert_eq(rig_wrong_bytes(rig, 0, 0, 0, 256), 0);
-    cr_assert_lt(rate, 70e6);
-    cr_assert_lt(held_max, 2000000);
+    cr_assert_eq(rig_wrong_bytes(rig, 0, 0, 0, 64), 0);
+    cr_assert_lt(rate, 14e6);
+    cr_assert_lt(held_max, 600000);
     rig_destroy(rig);
 }

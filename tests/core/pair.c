@@ -56,6 +56,18 @@ bool pair_is_awake(const struct pair *p, uint32_t daemon)
     return !d->is_dead && !d->is_frozen && !d->is_raw;
 }
 
+uint64_t pair_clock(const struct pair *p, uint32_t daemon)
+{
+    return p->now_ns + p->daemons[daemon].clock_ns;
+}
+
+/* Its core's next deadline on the world's clock. */
+static uint64_t pair_due(const struct pair *p, uint32_t daemon)
+{
+    uint64_t due_ns = kvf_core_deadline(p->daemons[daemon].core);
+    return due_ns == KVF_NO_TIME ? KVF_NO_TIME : due_ns - p->daemons[daemon].clock_ns;
+}
+
 struct pair_link *pair_link(struct pair *p, uint32_t sink, uint32_t source)
 {
     return &p->links[sink][source];
@@ -332,10 +344,10 @@ void pair_connect_now(struct pair *p, uint32_t daemon, int err)
             is_there = false;
         }
         if (err == 0 && is_there) {
-            pair_net_connect(p, daemon, peer, to);
-            kvf_core_peer_connected(d->core, p->now_ns, peer);
+            (void)pair_net_connect(p, daemon, peer, to);
+            kvf_core_peer_connected(d->core, pair_clock(p, daemon), peer);
         } else {
-            kvf_core_peer_connect_failed(d->core, p->now_ns, peer,
+            kvf_core_peer_connect_failed(d->core, pair_clock(p, daemon), peer,
                                          err == 0 ? ECONNREFUSED : err);
         }
     }
@@ -365,8 +377,8 @@ void pair_tick(struct pair *p, uint32_t daemon)
     if (!pair_is_awake(p, daemon)) {
         return;
     }
-    kvf_core_tick(core, p->now_ns);
-    if (kvf_core_deadline(core) <= p->now_ns) {
+    kvf_core_tick(core, pair_clock(p, daemon));
+    if (pair_due(p, daemon) <= p->now_ns) {
         pair_fail(p, "daemon %u has a deadline that ticking does not move", daemon);
     }
     pair_drain(p, daemon);
@@ -380,7 +392,7 @@ void pair_advance(struct pair *p, uint64_t ns)
         uint64_t due_ns = KVF_NO_TIME;
         for (uint32_t d = 0; d < p->options.daemons; d++) {
             if (pair_is_awake(p, d)) {
-                uint64_t at_ns = kvf_core_deadline(p->daemons[d].core);
+                uint64_t at_ns = pair_due(p, d);
                 due_ns = at_ns < due_ns ? at_ns : due_ns;
             }
         }
@@ -390,8 +402,7 @@ void pair_advance(struct pair *p, uint64_t ns)
         }
         p->now_ns = due_ns > p->now_ns ? due_ns : p->now_ns;
         for (uint32_t d = 0; d < p->options.daemons; d++) {
-            if (pair_is_awake(p, d) &&
-                kvf_core_deadline(p->daemons[d].core) <= p->now_ns) {
+            if (pair_is_awake(p, d) && pair_due(p, d) <= p->now_ns) {
                 pair_tick(p, d);
             }
         }
@@ -475,6 +486,10 @@ static void check_tables(struct pair *p, uint32_t d)
 
 static void check_numbers(struct pair *p, uint32_t d)
 {
+    if (!p->is_hostile && pair_count(p, d, KVF_COUNT_PROTOCOL_ERRORS) != 0) {
+        pair_fail(p, "daemon %u saw %llu protocol errors among its own kind", d,
+                  (unsigned long long)pair_count(p, d, KVF_COUNT_PROTOCOL_ERRORS));
+    }
     for (uint32_t g = 0; g < KVF_GAUGES; g++) {
         if (g != KVF_GAUGE_PEERS_UP && g != KVF_GAUGE_LANES_UP && pair_gauge(p, d, g) != 0) {
             pair_fail(p, "daemon %u: gauge %u is %llu at the end", d, g,
@@ -486,8 +501,8 @@ static void check_numbers(struct pair *p, uint32_t d)
                   (unsigned long long)pair_count(p, d, KVF_COUNT_POSTS),
                   (unsigned long long)pair_count(p, d, KVF_COUNT_COMPLETIONS));
     }
-    uint64_t ended = pair_count(p, d, KVF_COUNT_ROOMS_SUCCEEDED) +
-                     pair_count(p, d, KVF_COUNT_ROOMS_FAILED);
+    uint64_t ended =
+        pair_count(p, d, KVF_COUNT_ROOMS_SUCCEEDED) + pair_count(p, d, KVF_COUNT_ROOMS_FAILED);
     uint64_t proofs = 0;
     for (uint32_t i = KVF_COUNT_PROOF_FIRST; i <= KVF_COUNT_PROOF_LAST; i++) {
         proofs += pair_count(p, d, i);

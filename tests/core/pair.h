@@ -61,7 +61,7 @@ struct pair_room {
     struct pair_at {
         uint32_t region;
         uint32_t page;
-    } *pages; /* sink: by position. source: in the order submitted */
+    } * pages; /* sink: by position. source: in the order submitted */
     uint32_t page_cap;
     /* what was published */
     uint32_t publishes;
@@ -113,6 +113,7 @@ struct pair_daemon {
     uint8_t placement;
     uint32_t worker_starts;
     uint64_t supervisor_id;
+    uint64_t clock_ns; /* its clock's lead over the world's */
     uint32_t clients_quiet;
     uint32_t escalations;
     uint32_t connects; /* CONNECT actions seen */
@@ -172,7 +173,7 @@ struct pair_stream {
     uint64_t session;
     bool is_open[2];
     bool is_accepted;
-    bool wants_post; /* the core said POST and has not answered "nothing now" since */
+    bool wants_post;        /* the core said POST and has not answered "nothing now" since */
     struct pair_post *head; /* in order; the first ones are handed, the last ones not */
     struct pair_post *tail;
     uint32_t count;
@@ -226,8 +227,10 @@ struct pair {
     uint32_t landed_halves; /* all that ever landed in a page */
     uint32_t scratch_halves;
     uint32_t post_queue_max; /* posts a transport takes at once */
+    bool is_hostile;         /* somebody breaks the protocol on purpose */
     bool is_bound_checked;
-    char note[128]; /* put before every failure: the seed of a soak */
+    uint64_t bound_slack_ns; /* of a clock that moves in steps */
+    char note[128];          /* put before every failure: the seed of a soak */
 };
 
 /* ---- world (pair.c) -------------------------------------------------------------------------------- */
@@ -250,6 +253,8 @@ void pair_revive(struct pair *p, uint32_t daemon, bool is_same_supervisor);
 /* From now on the test speaks for this daemon. Before anything was connected. */
 void pair_make_raw(struct pair *p, uint32_t daemon);
 
+/* What this daemon's clock shows. */
+uint64_t pair_clock(const struct pair *p, uint32_t daemon);
 uint64_t pair_count(const struct pair *p, uint32_t daemon, uint32_t counter);
 uint64_t pair_gauge(const struct pair *p, uint32_t daemon, uint32_t gauge);
 
@@ -269,7 +274,8 @@ void pair_open_gates(struct pair *p);
 struct pair_link *pair_link(struct pair *p, uint32_t sink, uint32_t source);
 /* The connection both ends hold, or NULL. */
 struct pair_conn *pair_conn(struct pair *p, uint32_t sink, uint32_t source);
-struct pair_stream *pair_stream(struct pair *p, uint32_t sink, uint32_t source, uint32_t lane_idx);
+struct pair_stream *pair_stream(struct pair *p, uint32_t sink, uint32_t source,
+                                uint32_t lane_idx);
 /* Frames of this type on their way to that side. */
 uint32_t pair_frames_of(const struct pair_conn *c, int side, uint8_t type);
 /* Delivers at most `frames` frames to that side, whatever gates say. */
@@ -332,18 +338,22 @@ struct pair_open {
     const struct kvf_run_shm *runs;
     uint32_t run_count;
     /* source */
-    uint32_t region; /* 0: PAIR_R0 */
+    uint32_t region;     /* 0: PAIR_R0 */
     uint32_t aux_region; /* 0: none */
     uint32_t sink_count;
 };
 struct pair_room *pair_open_sink(struct pair *p, uint32_t daemon, const struct pair_open *open);
-struct pair_room *pair_open_source(struct pair *p, uint32_t daemon, const struct pair_open *open);
+struct pair_room *pair_open_source(struct pair *p, uint32_t daemon,
+                                   const struct pair_open *open);
 /* The usual ones: client 0, region PAIR_R0, one run, one peer. */
 struct pair_room *pair_sink(struct pair *p, uint32_t daemon, uint32_t source, uint64_t key,
                             uint32_t first, uint32_t count);
 struct pair_room *pair_source(struct pair *p, uint32_t daemon, uint64_t key);
+/* Moves one page, so that the connection and all its lanes are up. */
+void pair_warm(struct pair *p, uint32_t sink, uint32_t source);
 /* Fills the pages and submits them. */
-int pair_submit(struct pair_room *r, uint32_t start, uint32_t first, uint32_t count, bool is_last);
+int pair_submit(struct pair_room *r, uint32_t start, uint32_t first, uint32_t count,
+                bool is_last);
 int pair_submit_runs(struct pair_room *r, uint32_t start, const struct kvf_run_shm *runs,
                      uint32_t run_count, bool is_last);
 void pair_abort(struct pair_room *r);
@@ -358,6 +368,8 @@ enum kvf_outcome pair_outcome(const struct pair_room *r);
 enum kvf_poll_state pair_poll(const struct pair_room *r);
 enum kvf_proof pair_proof(const struct pair_room *r);
 bool pair_is_drained(const struct pair_room *r);
+/* (grant, lane) pairs without proof, as of now: what was published is a hint of the last change. */
+uint32_t pair_unproven(const struct pair_room *r);
 /* Ends the test unless the room is drained with just this. */
 void pair_expect(const struct pair_room *r, enum kvf_outcome outcome, enum kvf_proof proof,
                  uint32_t reason);

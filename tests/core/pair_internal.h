@@ -20,7 +20,7 @@ void pair_stream_free(struct pair_stream *s);
 
 /* pair_net.c */
 void pair_net_close(struct pair *p, uint32_t daemon, uint32_t peer);
-void pair_net_connect(struct pair *p, uint32_t daemon, uint32_t peer, uint32_t to);
+struct pair_conn *pair_net_connect(struct pair *p, uint32_t daemon, uint32_t peer, uint32_t to);
 void pair_net_daemon_died(struct pair *p, uint32_t daemon);
 uint32_t pair_net_move_all(struct pair *p);
 void pair_net_free(struct pair *p);

@@ -94,8 +94,9 @@ static void complete(struct pair *p, struct pair_stream *s, struct pair_post *q,
         return;
     }
     q->is_completed = true;
-    kvf_core_completed(p->daemons[s->daemon[PAIR_SOURCE]].core, p->now_ns, s->lane[PAIR_SOURCE],
-                       s->epoch, &q->post, status);
+    kvf_core_completed(p->daemons[s->daemon[PAIR_SOURCE]].core,
+                       pair_clock(p, s->daemon[PAIR_SOURCE]), s->lane[PAIR_SOURCE], s->epoch,
+                       &q->post, status);
 }
 
 static struct pair_post *first_unhanded(const struct pair_stream *s)
@@ -147,7 +148,7 @@ void pair_net_fence(struct pair *p, uint32_t daemon, uint32_t lane, uint32_t epo
         }
         pair_stream_close_side(s, side);
     }
-    kvf_core_lane_fenced(p->daemons[daemon].core, p->now_ns, lane, epoch);
+    kvf_core_lane_fenced(p->daemons[daemon].core, pair_clock(p, daemon), lane, epoch);
 }
 
 void pair_stream_free(struct pair_stream *s)
@@ -165,7 +166,8 @@ void pair_stream_lose(struct pair *p, struct pair_stream *s, int side)
         pair_stream_close_side(s, side);
         return;
     }
-    kvf_core_lane_lost(p->daemons[daemon].core, p->now_ns, s->lane[side], s->epoch, ECONNRESET);
+    kvf_core_lane_lost(p->daemons[daemon].core, pair_clock(p, daemon), s->lane[side], s->epoch,
+                       ECONNRESET);
     pair_drain(p, daemon);
 }
 
@@ -202,10 +204,11 @@ void pair_net_detach(struct pair *p, uint32_t daemon, uint32_t lane, uint32_t ep
 void pair_net_lane_open(struct pair *p, uint32_t daemon, const struct kvf_action *a)
 {
     uint32_t to = pair_daemon_at(&a->addr);
-    bool is_there = to < p->options.daemons && !p->daemons[to].is_dead &&
-                    !p->daemons[to].is_unreachable;
+    bool is_there =
+        to < p->options.daemons && !p->daemons[to].is_dead && !p->daemons[to].is_unreachable;
     if (!is_there) {
-        kvf_core_lane_lost(p->daemons[daemon].core, p->now_ns, a->lane, a->epoch, ECONNREFUSED);
+        kvf_core_lane_lost(p->daemons[daemon].core, pair_clock(p, daemon), a->lane, a->epoch,
+                           ECONNREFUSED);
         return;
     }
     (void)new_stream(p, &(struct pair_stream){.is_used = true,
@@ -215,7 +218,7 @@ void pair_net_lane_open(struct pair *p, uint32_t daemon, const struct kvf_action
                                               .lane_idx = a->lane % KVF_LANES_MAX,
                                               .session = a->session,
                                               .is_open = {true, true}});
-    kvf_core_lane_up(p->daemons[daemon].core, p->now_ns, a->lane, a->epoch);
+    kvf_core_lane_up(p->daemons[daemon].core, pair_clock(p, daemon), a->lane, a->epoch);
 }
 
 void pair_net_wants_post(struct pair *p, uint32_t daemon, uint32_t lane, uint32_t epoch)
@@ -236,8 +239,8 @@ uint32_t pair_take_posts(struct pair *p, struct pair_stream *s, uint32_t posts)
     while (taken < posts && s->is_open[PAIR_SOURCE] && s->lane[PAIR_SOURCE] != KVF_NONE &&
            s->wants_post && s->count < p->post_queue_max && pair_is_awake(p, source)) {
         struct kvf_post post;
-        if (kvf_core_next_post(p->daemons[source].core, p->now_ns, s->lane[PAIR_SOURCE],
-                               &post) == 0) {
+        if (kvf_core_next_post(p->daemons[source].core, pair_clock(p, source),
+                               s->lane[PAIR_SOURCE], &post) == 0) {
             s->wants_post = false;
         } else {
             append_post(s, &post);
@@ -305,7 +308,7 @@ static int land_data(struct pair *p, struct pair_stream *s, const struct pair_po
     } else {
         p->scratch_halves++;
     }
-    kvf_core_placed(core, p->now_ns, s->lane[PAIR_SINK], s->epoch, q->post.handle,
+    kvf_core_placed(core, pair_clock(p, sink), s->lane[PAIR_SINK], s->epoch, q->post.handle,
                     q->post.payload_bytes / q->halves, at.where == KVF_PLACE_SCRATCH);
     return 0;
 }
@@ -321,8 +324,8 @@ static int land_half(struct pair *p, struct pair_stream *s, struct pair_post *q)
     }
     return q->kind == KVF_LANE_DATA
                ? land_data(p, s, q)
-               : kvf_core_marker(p->daemons[sink].core, p->now_ns, s->lane[PAIR_SINK], s->epoch,
-                                 q->post.handle, q->kind);
+               : kvf_core_marker(p->daemons[sink].core, pair_clock(p, sink), s->lane[PAIR_SINK],
+                                 s->epoch, q->post.handle, q->kind);
 }
 
 uint32_t pair_land(struct pair *p, struct pair_stream *s, uint32_t halves)
@@ -335,8 +338,8 @@ uint32_t pair_land(struct pair *p, struct pair_stream *s, uint32_t halves)
         s->head->delivered++;
         landed++;
         if (err != 0) { /* the stream must end */
-            kvf_core_lane_lost(p->daemons[sink].core, p->now_ns, s->lane[PAIR_SINK], s->epoch,
-                               EPROTO);
+            kvf_core_lane_lost(p->daemons[sink].core, pair_clock(p, sink), s->lane[PAIR_SINK],
+                               s->epoch, EPROTO);
         }
         pair_drain(p, sink);
         free_landed(s);
@@ -375,7 +378,8 @@ static uint32_t say_hello(struct pair *p, struct pair_stream *s)
         .session = s->session, .lane_idx = s->lane_idx, .epoch = s->epoch};
     uint32_t lane;
     s->is_accepted = true;
-    if (kvf_core_lane_accept(p->daemons[source].core, p->now_ns, &hello, &lane) == 0) {
+    if (kvf_core_lane_accept(p->daemons[source].core, pair_clock(p, source), &hello, &lane) ==
+        0) {
         s->lane[PAIR_SOURCE] = lane;
     } else {
         pair_stream_close_side(s, PAIR_SOURCE);
@@ -450,8 +454,8 @@ int pair_raw_data(struct pair *p, struct pair_stream *s, uint32_t handle, uint32
         q.delivered++;
     }
     if (err != 0) {
-        kvf_core_lane_lost(p->daemons[sink].core, p->now_ns, s->lane[PAIR_SINK], s->epoch,
-                           EPROTO);
+        kvf_core_lane_lost(p->daemons[sink].core, pair_clock(p, sink), s->lane[PAIR_SINK],
+                           s->epoch, EPROTO);
     }
     pair_drain(p, sink);
     return err;
@@ -460,11 +464,11 @@ int pair_raw_data(struct pair *p, struct pair_stream *s, uint32_t handle, uint32
 int pair_raw_marker(struct pair *p, struct pair_stream *s, uint32_t handle, uint8_t kind)
 {
     uint32_t sink = s->daemon[PAIR_SINK];
-    int err = kvf_core_marker(p->daemons[sink].core, p->now_ns, s->lane[PAIR_SINK], s->epoch,
-                              handle, kind);
+    int err = kvf_core_marker(p->daemons[sink].core, pair_clock(p, sink), s->lane[PAIR_SINK],
+                              s->epoch, handle, kind);
     if (err != 0) {
-        kvf_core_lane_lost(p->daemons[sink].core, p->now_ns, s->lane[PAIR_SINK], s->epoch,
-                           EPROTO);
+        kvf_core_lane_lost(p->daemons[sink].core, pair_clock(p, sink), s->lane[PAIR_SINK],
+                           s->epoch, EPROTO);
     }
     pair_drain(p, sink);
     return err;
@@ -477,7 +481,8 @@ struct pair_stream *pair_raw_lane(struct pair *p, struct pair_conn *c, uint64_t 
     struct kvf_wire_lane_hello hello = {
         .session = session, .lane_idx = lane_idx, .epoch = epoch};
     uint32_t lane = KVF_NONE;
-    *ret_rc = kvf_core_lane_accept(p->daemons[source].core, p->now_ns, &hello, &lane);
+    *ret_rc =
+        kvf_core_lane_accept(p->daemons[source].core, pair_clock(p, source), &hello, &lane);
     struct pair_stream *s = NULL;
     if (*ret_rc == 0) {
         s = new_stream(p, &(struct pair_stream){.is_used = true,

@@ -88,7 +88,7 @@ uint32_t pair_frames_of(const struct pair_conn *c, int side, uint8_t type)
 
 /* ---- life of a connection --------------------------------------------------------------------------- */
 
-void pair_net_connect(struct pair *p, uint32_t daemon, uint32_t peer, uint32_t to)
+struct pair_conn *pair_net_connect(struct pair *p, uint32_t daemon, uint32_t peer, uint32_t to)
 {
     for (uint32_t i = 0; i < PAIR_CONNS_MAX; i++) {
         struct pair_conn *c = &p->conns[i];
@@ -97,7 +97,7 @@ void pair_net_connect(struct pair *p, uint32_t daemon, uint32_t peer, uint32_t t
                                     .daemon = {daemon, to},
                                     .peer = {peer, KVF_NONE},
                                     .is_open = {true, true}};
-            return;
+            return c;
         }
     }
     pair_fail(p, "more than %u connections", PAIR_CONNS_MAX);
@@ -124,7 +124,7 @@ void pair_conn_lose(struct pair *p, struct pair_conn *c, int side)
     uint32_t peer = c->peer[side];
     close_side(c, side);
     if (pair_is_awake(p, daemon) && peer != KVF_NONE) {
-        kvf_core_peer_lost(p->daemons[daemon].core, p->now_ns, peer, ECONNRESET);
+        kvf_core_peer_lost(p->daemons[daemon].core, pair_clock(p, daemon), peer, ECONNRESET);
         pair_drain(p, daemon);
     }
 }
@@ -201,7 +201,7 @@ static uint32_t write_side(struct pair *p, struct pair_conn *c, int side)
     }
     static unsigned char buf[KVF_WIRE_HEADER_BYTES + KVF_WIRE_PAYLOAD_MAX];
     d->wants_write[peer] = false;
-    size_t bytes = kvf_core_emit(d->core, p->now_ns, peer, buf, sizeof buf);
+    size_t bytes = kvf_core_emit(d->core, pair_clock(p, daemon), peer, buf, sizeof buf);
     if (bytes > 0) {
         d->wants_write[peer] = true; /* until it owes nothing */
         if (c->is_open[side_other(side)]) {
@@ -220,9 +220,9 @@ static void accept_side(struct pair *p, struct pair_conn *c, const struct kvf_wi
     uint32_t daemon = c->daemon[PAIR_SOURCE];
     struct kvf_core *core = p->daemons[daemon].core;
     uint32_t peer = KVF_NONE;
-    int rc = h->type == KVF_WIRE_HELLO
-                 ? kvf_core_peer_accept(core, p->now_ns, payload, h->payload_bytes, &peer)
-                 : -EPROTO;
+    int rc = h->type == KVF_WIRE_HELLO ? kvf_core_peer_accept(core, pair_clock(p, daemon),
+                                                              payload, h->payload_bytes, &peer)
+                                       : -EPROTO;
     if (rc == 0) {
         c->peer[PAIR_SOURCE] = peer;
     } else {
@@ -246,8 +246,8 @@ static void deliver_one(struct pair *p, struct pair_conn *c, int side)
     } else if (side == PAIR_SOURCE && c->peer[side] == KVF_NONE) {
         accept_side(p, c, &h, f->data + KVF_WIRE_HEADER_BYTES);
     } else {
-        kvf_core_frame(p->daemons[daemon].core, p->now_ns, c->peer[side], h.type, h.seq,
-                       f->data + KVF_WIRE_HEADER_BYTES, h.payload_bytes);
+        kvf_core_frame(p->daemons[daemon].core, pair_clock(p, daemon), c->peer[side], h.type,
+                       h.seq, f->data + KVF_WIRE_HEADER_BYTES, h.payload_bytes);
     }
     free(f);
     pair_drain(p, daemon);
@@ -334,12 +334,7 @@ bool pair_move_one(struct pair *p)
 
 struct pair_conn *pair_raw_connect(struct pair *p, uint32_t raw, uint32_t daemon)
 {
-    pair_net_connect(p, raw, KVF_NONE, daemon);
-    struct pair_conn *c = pair_conn(p, raw, daemon);
-    if (c == NULL) {
-        pair_fail(p, "no connection");
-    }
-    return c;
+    return pair_net_connect(p, raw, KVF_NONE, daemon);
 }
 
 void pair_raw_send(struct pair *p, struct pair_conn *c, int side, const unsigned char *frame,

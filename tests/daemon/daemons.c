@@ -128,6 +128,28 @@ static uint32_t count_descriptors(pid_t pid, uint32_t *ret_sockets)
     return others;
 }
 
+/* Mappings of clients' memory and segments: memfds, all of them. */
+static uint32_t count_memfds(pid_t pid)
+{
+    char path[64];
+    char line[512];
+    uint32_t count = 0;
+    snprintf(path, sizeof path, "/proc/%d/maps", (int)pid);
+    FILE *maps = fopen(path, "re");
+    while (maps != NULL && fgets(line, sizeof line, maps) != NULL) {
+        count += strstr(line, "memfd:") != NULL;
+    }
+    if (maps != NULL) {
+        fclose(maps);
+    }
+    return count;
+}
+
+static uint32_t memfds_of(const struct daemon *d)
+{
+    return count_memfds(d->pid) + count_memfds(d->worker);
+}
+
 static uint32_t descriptors_of(const struct daemon *d, uint32_t *ret_sockets)
 {
     *ret_sockets = 0;
@@ -156,9 +178,9 @@ static void start(struct record *r)
     close(out[0]);
     read_ready(d, text);
     snprintf(d->stats_path, sizeof d->stats_path, "%s/%s.stats", case_dir(), d->name);
-    d->had_worker_killed = false;
     uint32_t sockets;
     d->descriptors_at_start = descriptors_of(d, &sockets);
+    d->memfds_at_start = memfds_of(d);
 }
 
 static void add_arg(struct record *r, const char *text)
@@ -285,7 +307,6 @@ void daemon_wait_worker(struct daemon *d, uint32_t limit_ms)
     WAIT_FOR(daemon_worker_now(d) != old && daemon_worker_now(d) != 0, limit_ms,
              "%s has no new worker after %u ms", d->name, limit_ms);
     d->worker = daemon_worker_now(d);
-    d->had_worker_killed = true;
 }
 
 /* ---- numbers ------------------------------------------------------------------------------------------- */
@@ -384,6 +405,22 @@ static bool descriptors_are_back(const struct daemon *d, uint32_t *ret_others,
     return *ret_others <= d->descriptors_at_start && *ret_sockets <= OWN_SOCKETS_MAX + streams;
 }
 
+static void show_numbers(const struct daemon *d)
+{
+    struct kvf_stats_shm *copy = snapshot(d);
+    const struct kvf_stats_name_shm *names =
+        (const void *)((const unsigned char *)copy + copy->names_off);
+    for (uint32_t i = 0; i < copy->name_count; i++) {
+        uint64_t value = 0;
+        if (names[i].kind != KVF_STATS_HISTOGRAM &&
+            kvf_stats_find_value(copy, names[i].name, &value) == 0 && value != 0 &&
+            strncmp(names[i].name, "bound_", 6) != 0) {
+            printf("     %s: %s %llu\n", d->name, names[i].name, (unsigned long long)value);
+        }
+    }
+    free(copy);
+}
+
 static void account(const struct daemon *d)
 {
     uint64_t value = 0;
@@ -394,10 +431,16 @@ static void account(const struct daemon *d)
         sleep_us(5000);
         name = first_gauge_not_zero(d, &value);
     }
+    if (name != NULL) {
+        show_numbers(d);
+    }
     CHECK(name == NULL, "%s: %s is still %llu", d->name, name, (unsigned long long)value);
     WAIT_FOR(descriptors_are_back(d, &others, &sockets), ACCOUNT_MS,
              "%s: %u descriptors (%u at the start) and %u sockets are open", d->name, others,
              d->descriptors_at_start, sockets);
+    WAIT_FOR(memfds_of(d) <= d->memfds_at_start, ACCOUNT_MS,
+             "%s: %u mappings of clients' memory are left (%u at the start)", d->name,
+             memfds_of(d), d->memfds_at_start);
 }
 
 void daemon_stop(struct daemon *d)

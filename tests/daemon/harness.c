@@ -176,7 +176,8 @@ static void show_log(const char *path, const char *name)
         return;
     }
     while (fgets(lines[count % LOG_LINES_MAX], sizeof lines[0], log) != NULL) {
-        count++;
+        /* All but its configuration. */
+        count += strstr(lines[count % LOG_LINES_MAX], "info:   ") == NULL;
     }
     fclose(log);
     uint32_t first = count > LOG_LINES_MAX ? count - LOG_LINES_MAX : 0;
@@ -278,7 +279,9 @@ static void run_child(const struct test_case *test)
     /* The worker of a killed daemon comes to the case, which wants to see it end. */
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     signal(SIGPIPE, SIG_IGN);
+    uint32_t descriptors = own_descriptors();
     test->run_fn();
+    CHECK_IS(own_descriptors(), descriptors, "descriptors of the engines' process at the end");
     fflush(stdout);
     _exit(0);
 }

@@ -107,7 +107,7 @@ struct daemon {
     pid_t worker;
     uint64_t epoch;
     uint32_t descriptors_at_start; /* of both processes, TCP sockets apart */
-    bool had_worker_killed;
+    uint32_t memfds_at_start;      /* mapped by both */
 };
 
 /* Starts kvfenced and waits for its ready line. Options follow, NULL at the end. */

@@ -51,15 +51,14 @@ struct watched {
     _Atomic bool *is_ending;
 };
 
-static void sample(struct watched *w, const int32_t *pages)
+static void sample(struct watched *w, const int32_t *pages, size_t n)
 {
     uint64_t room = atomic_load_explicit(&w->room, memory_order_acquire);
     if (room == 0) {
         return;
     }
     int proof_before = kvf_drained(w->engine->client, room);
-    int idle =
-        kvf_pages_are_idle(w->engine->client, w->engine->region, pages, WATCH_PAGES, NULL);
+    int idle = kvf_pages_are_idle(w->engine->client, w->engine->region, pages, n, NULL);
     int proof_after = kvf_drained(w->engine->client, room);
     if (atomic_load_explicit(&w->room, memory_order_acquire) != room) {
         return; /* the case went on meanwhile: the answers may be about different rooms */
@@ -78,8 +77,9 @@ static void *watch(void *ctx)
     struct watched *w = ctx;
     int32_t pages[WATCH_PAGES];
     pages_count_up(pages, WATCH_PAGES, 0);
-    while (!atomic_load_explicit(w->is_ending, memory_order_relaxed)) {
-        sample(w, pages);
+    for (uint32_t turn = 0; !atomic_load_explicit(w->is_ending, memory_order_relaxed); turn++) {
+        sample(w, pages, WATCH_PAGES);
+        sample(w, &pages[turn % WATCH_PAGES], 1); /* each alone: no page hides behind another */
     }
     return NULL;
 }

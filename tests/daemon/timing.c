@@ -1,5 +1,7 @@
 /* The bound is a sum that is shown, and without a fault an abort costs what is posted, not the transfer. */
 #include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "tests/daemon/engine.h"
@@ -7,7 +9,10 @@
 #define WAIT_MS 10000u
 #define RATE_BYTES 100000000u
 #define ROOM_PAGES 40u
-#define SAMPLES 160u
+#define SAMPLES 120u
+#define POLL_US 50u
+#define LATE_SAMPLES_MAX 60000u
+#define LATE_MAX_NS UINT64_C(1000000)
 
 static const struct geometry geometry = SIXTEEN_BY_FOUR;
 
@@ -26,7 +31,7 @@ static void start_with(const char *placement)
     to = engine_start(decode, &geometry, 0);
 }
 
-/* One round trip of an engine's word through both daemons: a room that is declined at once. */
+/* One round trip of an engine's word through both daemons, bytes of one page included. */
 static uint64_t round_trip_ns(void)
 {
     uint64_t taken[20];
@@ -37,6 +42,7 @@ static uint64_t round_trip_ns(void)
         kvf_room out = engine_source(from, key);
         engine_submit(from, out, 900, 1, 0, true);
         while (kvf_poll(to->client, in) != KVF_SUCCESS) {
+            sleep_us(POLL_US);
         }
         taken[i] = now_ns() - start_ns;
         room_expect(from, out, KVF_SUCCESS, WAIT_MS);
@@ -46,58 +52,106 @@ static uint64_t round_trip_ns(void)
     return quantile(taken, 20, 500);
 }
 
+/* How late this machine wakes a thread while the measurement runs: others' load, not ours. */
+struct lateness {
+    pthread_t thread;
+    _Atomic bool is_ending;
+    size_t count;
+    uint64_t late_ns[LATE_SAMPLES_MAX];
+};
+
+static void *watch_lateness(void *ctx)
+{
+    struct lateness *l = ctx;
+    while (!atomic_load_explicit(&l->is_ending, memory_order_relaxed) &&
+           l->count < LATE_SAMPLES_MAX) {
+        uint64_t start_ns = now_ns();
+        sleep_us(1000);
+        l->late_ns[l->count++] = now_ns() - start_ns - 1000000u;
+    }
+    return NULL;
+}
+
+static void start_rooms(uint32_t rooms, kvf_room *in, kvf_room *out)
+{
+    for (uint32_t k = 0; k < rooms; k++) {
+        uint64_t key = key_next();
+        in[k] = engine_sink(to, key, (int32_t)(k * ROOM_PAGES), ROOM_PAGES, prefill);
+        out[k] = engine_source(from, key);
+        engine_submit(from, out[k], (int32_t)(k * ROOM_PAGES), ROOM_PAGES, 0, true);
+    }
+}
+
+/* Returns how many ended in success all the same. */
+static uint32_t end_rooms(uint32_t rooms, const kvf_room *in, const kvf_room *out)
+{
+    uint32_t successes = 0;
+    for (uint32_t k = 0; k < rooms; k++) {
+        CHECK_CODE(kvf_abort(to->client, in[k], 0), 0, "abort");
+        successes += kvf_wait(to->client, in[k], WAIT_MS) == KVF_SUCCESS;
+        (void)kvf_wait(from->client, out[k], WAIT_MS);
+        room_release(to, in[k]);
+        room_release(from, out[k]);
+    }
+    return successes;
+}
+
 /* Opens `rooms` at a time, aborts the first of them in flight, and takes the time to its proof. */
 static void measure(const char *placement, uint32_t rooms)
 {
+    static struct lateness lateness;
     uint64_t taken[SAMPLES];
     uint64_t state = 3;
+    uint32_t successes = 0;
     uint64_t window = rooms < 4 ? rooms * MIB : 4 * MIB; /* the defaults of a room and a lane */
     start_with(placement);
     uint64_t trip_ns = round_trip_ns();
+    CHECK_IS(pthread_create(&lateness.thread, NULL, watch_lateness, &lateness), 0, "thread");
     for (uint32_t i = 0; i < SAMPLES; i++) {
         kvf_room in[4];
         kvf_room out[4];
-        for (uint32_t k = 0; k < rooms; k++) {
-            uint64_t key = key_next();
-            in[k] = engine_sink(to, key, (int32_t)(k * ROOM_PAGES), ROOM_PAGES, prefill);
-            out[k] = engine_source(from, key);
-            engine_submit(from, out[k], (int32_t)(k * ROOM_PAGES), ROOM_PAGES, 0, true);
-        }
+        start_rooms(rooms, in, out);
         uint64_t pages = 2 + random_below(&state, ROOM_PAGES / 2);
         room_wait_placed(to, in[0], pages * to->page_bytes, WAIT_MS);
         uint64_t start_ns = now_ns();
         CHECK_CODE(kvf_abort(to->client, in[0], 0), 0, "abort");
         while (kvf_drained(to->client, in[0]) == -EAGAIN) {
+            sleep_us(POLL_US);
         }
         taken[i] = now_ns() - start_ns;
-        for (uint32_t k = 0; k < rooms; k++) {
-            CHECK_CODE(kvf_abort(to->client, in[k], 0), 0, "abort");
-            (void)kvf_wait(to->client, in[k], WAIT_MS);
-            (void)kvf_wait(from->client, out[k], WAIT_MS);
-            room_release(to, in[k]);
-            room_release(from, out[k]);
-        }
+        successes += end_rooms(rooms, in, out);
     }
+    atomic_store_explicit(&lateness.is_ending, true, memory_order_relaxed);
+    pthread_join(lateness.thread, NULL);
+    uint64_t late_ns = quantile(lateness.late_ns, lateness.count, 990);
     uint64_t p99 = quantile(taken, SAMPLES, 990);
     uint64_t limit_ns = 2u * (window * 1000u / (RATE_BYTES / 1000000u) + trip_ns);
-    test_say("%s, %u rooms a lane: abort to drained p50 %.2f ms, p99 %.2f ms, max %.2f ms; "
-             "twice the "
-             "posted bytes and a round trip of %.2f ms: %.2f ms",
+    test_say("%s, %u rooms a lane: abort to drained p50 %.2f ms, p99 %.2f ms, max %.2f ms",
              placement, rooms, (double)quantile(taken, SAMPLES, 500) / 1e6, (double)p99 / 1e6,
-             (double)taken[SAMPLES - 1u] / 1e6, (double)trip_ns / 1e6, (double)limit_ns / 1e6);
-    CHECK(p99 <= limit_ns || !is_timed_build(), "p99 is %.2f ms, allowed are %.2f ms",
-          (double)p99 / 1e6, (double)limit_ns / 1e6);
+             (double)taken[SAMPLES - 1u] / 1e6);
+    test_say("twice the posted bytes and a round trip of %.2f ms: %.2f ms; threads woke %.2f "
+             "ms late "
+             "at p99",
+             (double)trip_ns / 1e6, (double)limit_ns / 1e6, (double)late_ns / 1e6);
     CHECK_IS(daemon_stat(decode, "fences_total"), 0, "fences without a fault");
-    WAIT_FOR(daemon_histogram_count(decode, "abort_to_drained_us") == SAMPLES * rooms, 2000,
-             "the daemon's own histogram counts %llu rooms and not %u",
+    WAIT_FOR(daemon_histogram_count(decode, "abort_to_drained_us") ==
+                 SAMPLES * rooms - successes,
+             2000, "the daemon's own histogram counts %llu rooms and not %u",
              (unsigned long long)daemon_histogram_count(decode, "abort_to_drained_us"),
-             SAMPLES * rooms);
+             SAMPLES * rooms - successes);
     CHECK(daemon_quantile(decode, "abort_to_drained_us", 1000) <
               daemon_stat(decode, "bound_usual_us"),
           "over the bound without a fault");
     engine_stop(from);
     engine_stop(to);
     daemons_stop();
+    CHECK(quantile(taken, SAMPLES, 500) <= limit_ns || !is_timed_build(),
+          "even the median is over the limit");
+    if (p99 > limit_ns && (late_ns > LATE_MAX_NS || !is_timed_build())) {
+        test_skip("this machine is too busy, or this build too slow, to tell");
+    }
+    CHECK(p99 <= limit_ns, "p99 is %.2f ms, allowed are %.2f ms", (double)p99 / 1e6,
+          (double)limit_ns / 1e6);
 }
 
 static void posted_one(void)

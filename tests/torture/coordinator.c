@@ -21,6 +21,8 @@
 /* Requests under way: so many times what the lanes' credits allow, so that some always queue. */
 #define WAITING_FACTOR 3u
 #define SEATS_MAX 256u
+/* A fleet warms up: so many at first, one more for each that ended. */
+#define RAMP_START 4u
 
 struct run {
     const struct kvf_plan_inputs *inputs;
@@ -107,7 +109,10 @@ static int admit(struct run *run)
     if (donors >= o->donors) {
         return 1;
     }
-    while (run->limit < run->inputs->request_count && under_way < run->fleet.shm->plan.seats) {
+    uint32_t ramp = RAMP_START + run->ended;
+    uint32_t seats = run->fleet.shm->plan.seats;
+    while (run->limit < run->inputs->request_count &&
+           under_way < (ramp < seats ? ramp : seats)) {
         bool is_hope = run->inputs->requests[run->limit].abort_kind != KVF_ABORT_NONE;
         if (is_hope && donors + hopes >= o->donors) {
             break;
@@ -340,6 +345,7 @@ int kvf_coordinator_run(const struct kvf_plan_inputs *inputs, const struct kvf_p
     int rc;
     memset(ret_result, 0, sizeof(*ret_result));
     ret_result->policy = *policy;
+    /* What a daemon moves bytes with, unless its ready line says otherwise. */
     snprintf(ret_result->transport_engine, sizeof(ret_result->transport_engine), "sockets");
     rc = kvf_launch_prepare(&run.launch, inputs->options, ret_result);
     if (rc == 0) {

@@ -185,6 +185,12 @@ static int await_daemon(struct kvf_launch *launch, uint32_t i)
                                rc < 0 ? strerror(-rc) : "its line names no listen address",
                                words[0] == 0 ? "" : "; it says: ", words);
     }
+    const char *engine = strstr(line, " engine=");
+    if (engine != NULL) {
+        engine += strlen(" engine=");
+        snprintf(launch->result->transport_engine, sizeof(launch->result->transport_engine),
+                 "%.*s", (int)strcspn(engine, " "), engine);
+    }
     if (i < launch->options->prefill_count) {
         struct kvf_fleet_plan *plan = &launch->fleet->shm->plan;
         listen += strlen(" listen=");

@@ -80,18 +80,28 @@ size_t kvf_pattern_check(const void *piece, size_t bytes, uint64_t seed)
     return check_exactly(from, bytes, seed);
 }
 
+/* Byte by byte: what landed may begin in the middle of a word, where a receive ended. */
+static size_t count_owned(uint64_t there, uint64_t word, uint64_t foreign)
+{
+    size_t count = 0;
+    for (unsigned int shift = 0; shift < 64; shift += 8) {
+        uint64_t byte = (there >> shift) & 0xff;
+        count += byte != ((word >> shift) & 0xff) && byte == ((foreign >> shift) & 0xff);
+    }
+    return count;
+}
+
 size_t kvf_pattern_attribute(const void *piece, size_t bytes, uint64_t seed, uint64_t other)
 {
     const unsigned char *from = piece;
     size_t owned = 0;
     uint64_t word = seed;
     uint64_t foreign = other;
-    for (size_t i = 0; i + sizeof(word) <= bytes; i += sizeof(word)) {
-        uint64_t there;
-        memcpy(&there, from + i, sizeof(there));
-        if (there != word && there == foreign) {
-            owned += count_bytes(there ^ word);
-        }
+    for (size_t i = 0; i < bytes; i += sizeof(word)) {
+        size_t part = bytes - i < sizeof(word) ? bytes - i : sizeof(word);
+        uint64_t there = word;
+        memcpy(&there, from + i, part);
+        owned += count_owned(there, word, foreign);
         word += STEP;
         foreign += STEP;
     }

@@ -20,8 +20,8 @@ uint64_t kvf_canary_seed(uint64_t owner_key, uint32_t position, uint32_t plane);
 void kvf_pattern_fill(void *piece, size_t bytes, uint64_t seed);
 /* How many bytes differ from what kvf_pattern_fill would have written. */
 size_t kvf_pattern_check(const void *piece, size_t bytes, uint64_t seed);
-/* How many bytes of the piece differ from `seed` and are, word by word, what `other` would be: bytes whose
- * owner is known. */
+/* How many bytes of the piece differ from `seed` and are what `other` would have there: bytes whose owner
+ * is known. (Of a stranger's bytes, 1 in 256 would be taken for `other`'s.) */
 size_t kvf_pattern_attribute(const void *piece, size_t bytes, uint64_t seed, uint64_t other);
 
 #endif

@@ -231,6 +231,8 @@ void kvf_report_table(FILE *out, const struct kvf_report *report)
     print_tally(out, report, "  aborted before or after that", KVF_TALLY_ABORTED_ELSEWHERE, 1);
     print_tally(out, report, "  aborted too late, arrived all the same", KVF_TALLY_LOST_RACE,
                 1);
+    print_tally(out, report, "  failed although nobody aborted them",
+                KVF_TALLY_UNPLANNED_FAILURES, 1);
     print_tally(out, report, "reuse probes of donors' pages", KVF_TALLY_PROBES, 1);
     print_tally(out, report, "  exposed: a page landed after the abort", KVF_TALLY_EXPOSED, 1);
     print_tally(out, report, "  FOREIGN: the new owner's canary was hit", KVF_TALLY_FOREIGN, 1);

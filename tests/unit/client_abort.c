@@ -90,7 +90,8 @@ Test(client_abort, release_of_a_running_room_aborts_it_and_keeps_pages_and_slot)
     kvf_room room = world_sink(&w, 0, 2);
     fake_open(&w.fake, room, KVF_STATE_TRANSFERRING);
     cr_assert_eq(kvf_release(w.client, room), 0);
-    cr_assert_eq(cell_of(&w, room), fake_generation(room) << 24 | KVF_ABORT_SET | KVF_E_ABORTED);
+    cr_assert_eq(cell_of(&w, room),
+                 fake_generation(room) << 24 | KVF_ABORT_SET | KVF_E_ABORTED);
     cr_assert_eq(kvf_poll(w.client, room), -KVF_E_STALE_ROOM);
     cr_assert_eq(kvf_release(w.client, room), -KVF_E_STALE_ROOM);
     cr_assert_eq(world_is_idle(&w, 1), 0);
@@ -98,7 +99,8 @@ Test(client_abort, release_of_a_running_room_aborts_it_and_keeps_pages_and_slot)
     fake_fail(&w.fake, room, KVF_PROOF_FENCED, KVF_E_ABORTED);
     cr_assert_eq(world_is_idle(&w, 1), 1);
     struct kvf_event events[8];
-    cr_assert_eq(kvf_events_next(w.client, events, 8), 0, "events of a released room are dropped");
+    cr_assert_eq(kvf_events_next(w.client, events, 8), 0,
+                 "events of a released room are dropped");
     cr_assert_eq(w.client->cold.zombies.count, 0, "the slot is back");
     cr_assert_eq(w.client->cold.free_slots.count, WORLD_ROOMS);
     world_end(&w);
@@ -155,6 +157,7 @@ Test(client_abort, late_lease_cannot_hit_the_slots_next_room)
     kvf_room second = world_sink(&w, 0, 1);
     cr_assert_eq(kvf_lease(w.client, first, KVF_KIND_CPU), -KVF_E_STALE_ROOM);
     cr_assert_eq(kvf_lease_give_back(w.client, first, KVF_KIND_CPU), -KVF_E_STALE_ROOM);
-    cr_assert_eq(w.fake.own.intents[0].lease_word, kvf_lease_word_make(fake_generation(second)));
+    cr_assert_eq(w.fake.own.intents[0].lease_word,
+                 kvf_lease_word_make(fake_generation(second)));
     world_end(&w);
 }

@@ -291,14 +291,16 @@ Test(client_open, page_lent_to_a_room_is_refused_until_that_room_is_drained)
     kvf_room first = world_sink(&w, 10, 4);
     int32_t pages[] = {14, 13};
     kvf_room second = 5;
-    cr_assert_eq(fake_open_sink(w.client, w.memory.region, pages, 2, &second), -KVF_E_PAGE_LENT);
+    cr_assert_eq(fake_open_sink(w.client, w.memory.region, pages, 2, &second),
+                 -KVF_E_PAGE_LENT);
     cr_assert_eq(second, 5);
     cr_assert_eq(world_is_idle(&w, 14), 1, "the rest of a refused list is not lent");
     world_pop(&w);
     /* Aborted and forgotten is not drained. */
     cr_assert_eq(kvf_abort(w.client, first, 0), 0);
     cr_assert_eq(kvf_release(w.client, first), 0);
-    cr_assert_eq(fake_open_sink(w.client, w.memory.region, pages, 2, &second), -KVF_E_PAGE_LENT);
+    cr_assert_eq(fake_open_sink(w.client, w.memory.region, pages, 2, &second),
+                 -KVF_E_PAGE_LENT);
     fake_fail(&w.fake, first, KVF_PROOF_PEER_DRAINED, KVF_E_ABORTED);
     cr_assert_eq(fake_open_sink(w.client, w.memory.region, pages, 2, &second), 0);
     world_end(&w);

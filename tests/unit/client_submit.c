@@ -45,7 +45,8 @@ Test(client_submit, many_rooms_read_one_page_and_the_last_one_frees_it)
     }
     for (int i = 0; i < 100; i++) {
         cr_assert_eq(world_is_idle(&w, 7), 0, "room %d", i);
-        cr_assert_eq(kvf_ledger_readers(w.client->cold.regions[0].words[8]), (uint32_t)(100 - i));
+        cr_assert_eq(kvf_ledger_readers(w.client->cold.regions[0].words[8]),
+                     (uint32_t)(100 - i));
         fake_fail(&w.fake, rooms[i], KVF_PROOF_SOURCE_IDLE, KVF_E_ABORTED);
         /* However it is seen first, it is undone once. */
         if (i % 3 == 0) {

@@ -147,6 +147,7 @@ Test(ring_dirty, no_mark_is_lost_when_marking_races_with_taking)
 
 struct announce {
     _Atomic uint64_t *dirty;
+    uint64_t plain; /* what the mark announces */
     _Alignas(64) _Atomic uint64_t round_started;
     _Alignas(64) _Atomic uint64_t round_ended;
 };
@@ -168,10 +169,21 @@ static void *mark_once_a_round(void *ctx)
     struct announce *announce = ctx;
     for (uint64_t round = 1; round <= ANNOUNCE_ROUNDS; round++) {
         await(&announce->round_started, round);
+        announce->plain = round;
         kvf_dirty_mark(announce->dirty, 70);
         atomic_store_explicit(&announce->round_ended, round, memory_order_release);
     }
     return NULL;
+}
+
+static uint32_t take_all(struct announce *announce, uint64_t round)
+{
+    uint32_t slots[4];
+    uint32_t taken = kvf_dirty_take(announce->dirty, 128, slots, 4);
+    for (uint32_t i = 0; i < taken; i++) {
+        cr_assert(slots[i] == 71 || (slots[i] == 70 && announce->plain == round));
+    }
+    return taken;
 }
 
 /* One mark a round beside one that is there already, so that the worker takes the summary bit while the
@@ -182,16 +194,15 @@ Test(ring_dirty, a_mark_set_while_its_word_is_taken_is_announced_again, .timeout
     pthread_t thread;
     cr_assert_eq(pthread_create(&thread, NULL, mark_once_a_round, &announce), 0);
     for (uint64_t round = 1; round <= ANNOUNCE_ROUNDS; round++) {
-        uint32_t slots[4];
         uint32_t marks = 0;
         kvf_dirty_mark(announce.dirty, 71);
         atomic_store_explicit(&announce.round_started, round, memory_order_release);
         for (_Atomic uint64_t pause = 0; pause < round % 64u; pause++) {
         }
-        marks += kvf_dirty_take(announce.dirty, 128, slots, 4);
+        marks += take_all(&announce, round);
         await(&announce.round_ended, round);
         while (kvf_dirty_is_pending(announce.dirty)) {
-            marks += kvf_dirty_take(announce.dirty, 128, slots, 4);
+            marks += take_all(&announce, round);
         }
         cr_assert_eq(marks, 2, "round %llu", (unsigned long long)round);
     }

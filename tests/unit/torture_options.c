@@ -135,6 +135,12 @@ Test(judge, each_fault_has_its_exit_status)
     r.stat_opened = 5;
     r.stat_ended = 4;
     cr_assert_eq(judge(&r), KVF_EXIT_LOST);
+    r = clean(KVF_RELEASE_DRAINED);
+    r.tallies[KVF_TALLY_REQUESTS] = 200;
+    r.tallies[KVF_TALLY_UNPLANNED_FAILURES] = 2;
+    cr_assert_eq(judge(&r), KVF_EXIT_CLEAN);
+    r.tallies[KVF_TALLY_UNPLANNED_FAILURES] = 3;
+    cr_assert_eq(judge(&r), KVF_EXIT_LOST);
     r = clean(KVF_RELEASE_LEDGER);
     r.tallies[KVF_TALLY_ROOMS_OPENED] = 1;
     cr_assert_eq(judge(&r), KVF_EXIT_LOST);

@@ -43,10 +43,10 @@ Test(pattern, foreign_bytes_are_attributed_to_their_owner)
     uint64_t donor = kvf_pattern_seed(8, 0, 0);
     kvf_pattern_fill(piece, BYTES, canary);
     kvf_pattern_fill(other, BYTES, donor);
-    memcpy(piece + 1024, other + 1024, 512);
+    memcpy(piece + 1021, other + 1021, 512); /* from the middle of a word to that of another */
     size_t wrong = kvf_pattern_check(piece, BYTES, canary);
     cr_assert_gt(wrong, 480);
     cr_assert_leq(wrong, 512);
     cr_assert_eq(kvf_pattern_attribute(piece, BYTES, canary, donor), wrong);
-    cr_assert_eq(kvf_pattern_attribute(piece, BYTES, canary, kvf_pattern_seed(9, 0, 0)), 0);
+    cr_assert_lt(kvf_pattern_attribute(piece, BYTES, canary, kvf_pattern_seed(9, 0, 0)), 20);
 }

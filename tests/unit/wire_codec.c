@@ -43,6 +43,7 @@ union any {
     struct kvf_wire_hello hello;
     struct kvf_wire_lane_hello lane_hello;
     struct kvf_wire_region region;
+    struct kvf_wire_lane lane;
     struct kvf_wire_accept accept;
     struct kvf_wire_decline decline;
     struct kvf_wire_abort abort;
@@ -97,6 +98,18 @@ static void make_region(union any *m)
         plane->page_bytes = 1 + below(1u << 20);
         plane->stride = plane->page_bytes + below(4096);
         plane->off = rnd() >> 8;
+    }
+}
+
+static void make_lane(union any *m)
+{
+    m->lane = (struct kvf_wire_lane){.lane_idx = below(KVF_LANES_MAX),
+                                     .epoch = rnd32(),
+                                     .qpn = rnd32(),
+                                     .psn = rnd32(),
+                                     .mtu_bytes = rnd32()};
+    for (uint32_t i = 0; i < sizeof(m->lane.gid); i++) {
+        m->lane.gid[i] = (uint8_t)rnd();
     }
 }
 
@@ -166,6 +179,7 @@ static void make_grant(union any *m)
 PUT_GET(hello)
 PUT_GET(lane_hello)
 PUT_GET(region)
+PUT_GET(lane)
 PUT_GET(accept)
 PUT_GET(decline)
 PUT_GET(abort)
@@ -207,6 +221,7 @@ static const struct message {
      get_decline},
     {"abort", KVF_WIRE_ABORT, sizeof(struct kvf_wire_abort), make_abort, put_abort, get_abort},
     {"ended", KVF_WIRE_ENDED, sizeof(struct kvf_wire_ended), make_ended, put_ended, get_ended},
+    {"lane", KVF_WIRE_LANE, sizeof(struct kvf_wire_lane), make_lane, put_lane, get_lane},
     {"ping", KVF_WIRE_PING, sizeof(struct kvf_wire_ping), make_ping, put_ping, get_ping},
     {"pong", KVF_WIRE_PONG, sizeof(struct kvf_wire_ping), make_ping, put_pong, get_ping},
 };
@@ -397,6 +412,8 @@ Test(wire, fields_out_of_range_are_refused)
         assert_refused(grant, 80 + 8, 4, UINT32_MAX);
         assert_refused(grant, 80 + 4, 4, UINT32_MAX); /* a run over the end of 32 bits */
         assert_refused(grant, 80 + 4, 4, KVF_REGION_PAGES_MAX);
+        assert_refused(&messages[8], 0, 4, KVF_LANES_MAX);
+        assert_refused(&messages[8], 36, 4, 1); /* reserved */
         assert_refused(ended, 0, 8, 0);
         assert_refused(ended, 12, 4, 1u << KVF_LANES_MAX);
         assert_refused(&messages[4], 0, 8, 0);

@@ -1,0 +1,870 @@
+/* The orders of events of HISTORIES.md that the core alone can meet, each under its number. */
+#include <criterion/criterion.h>
+
+#include <errno.h>
+
+#include "sidecar/core/internal.h"
+#include "tests/core/pair.h"
+
+#define POSTED (&(struct pair_options){.placement = KVF_PLACEMENT_POSTED})
+#define TWO_LANES (&(struct pair_options){.placement = KVF_PLACEMENT_POSTED, .lanes = 2})
+
+static const uint8_t placements[] = {KVF_PLACEMENT_CHECKED, KVF_PLACEMENT_POSTED};
+
+static uint32_t out_handle(struct pair *p, uint32_t daemon)
+{
+    const struct kvf_core *core = p->daemons[daemon].core;
+    for (uint32_t i = 0; i < core->grant_fresh; i++) {
+        if (core->grants[i].state != KVF_GRANT_FREE) {
+            return kvf_grant_handle(i, &core->grants[i]);
+        }
+    }
+    return KVF_NONE;
+}
+
+static void expect_success(struct pair_room *sink, struct pair_room *source)
+{
+    pair_expect(sink, KVF_OUTCOME_SUCCESS, KVF_PROOF_LANDED, 0);
+    pair_expect(source, KVF_OUTCOME_SUCCESS, KVF_PROOF_SOURCE_IDLE, 0);
+}
+
+Test(history, h01_accept_still_on_its_way_when_the_sink_aborts)
+{
+    struct pair *p = pair_new(POSTED);
+    pair_warm(p, 0, 1);
+    struct pair_room *source = pair_source(p, 1, 7);
+    struct pair_room *sink = pair_sink(p, 0, 1, 7, 0, 8);
+    pair_link(p, 0, 1)->hold[PAIR_SINK] = true;
+    pair_link(p, 0, 1)->hold_deliver = 1;
+    (void)pair_submit(source, 0, 0, 8, true);
+    pair_settle(p);
+    cr_assert_eq(pair_frames_of(pair_conn(p, 0, 1), PAIR_SINK, KVF_WIRE_ACCEPT), 1);
+    cr_assert_eq(pair_poll(sink), KVF_STATE_BOOTSTRAPPING);
+    pair_abort(sink);
+    pair_expect_held(sink);
+    pair_advance(p, 100 * PAIR_MS);
+    pair_expect_held(sink);
+    pair_link(p, 0, 1)->hold_deliver = 0;
+    pair_settle(p);
+    pair_expect(sink, KVF_OUTCOME_FAILED, KVF_PROOF_LANDED, KVF_E_ABORTED);
+    pair_finish(p);
+}
+
+Test(history, h02_last_piece_and_its_marker_on_lane_0_while_lane_1_still_writes)
+{
+    struct pair *p = pair_new(TWO_LANES);
+    struct pair_link *link = pair_link(p, 0, 1);
+    pair_warm(p, 0, 1);
+    uint64_t ends = pair_count(p, 0, KVF_COUNT_MARKERS_END);
+    struct pair_room *source = pair_source(p, 1, 7);
+    struct pair_room *sink = pair_sink(p, 0, 1, 7, 0, 12);
+    pair_settle(p);
+    link->hold_post = 1; /* the first piece goes over lane 1 ... */
+    link->hold_deliver = 2;
+    (void)pair_submit(source, 0, 0, 8, false);
+    pair_settle(p);
+    link->hold_post = 0; /* ... the last one fits on lane 0 */
+    (void)pair_submit(source, 8, 8, 4, true);
+    pair_settle(p);
+    cr_assert_eq(pair_count(p, 0, KVF_COUNT_MARKERS_END) - ends, 1);
+    cr_assert_eq(pair_phase(sink), KVF_PHASE_OPEN);
+    pair_abort(sink);
+    pair_expect_held(sink);
+    cr_assert_eq(pair_unproven(sink), 1);
+    link->hold_deliver = 0;
+    pair_settle(p);
+    cr_assert(pair_is_drained(sink));
+    pair_finish(p);
+}
+
+Test(history, h03_one_marker_per_grant_and_lane_and_handles_are_reused_only_when_proven)
+{
+    struct pair *p =
+        pair_new(&(struct pair_options){.placement = KVF_PLACEMENT_POSTED, .grants_max = 1});
+    struct pair_link *link = pair_link(p, 0, 1);
+    pair_warm(p, 0, 1);
+    struct pair_room *a = pair_source(p, 1, 7);
+    struct pair_room *sink_a = pair_sink(p, 0, 1, 7, 0, 4);
+    pair_settle(p);
+    uint32_t handle = out_handle(p, 0);
+    struct pair_stream *s = pair_stream(p, 0, 1, 0);
+    link->hold_deliver = 1;
+    (void)pair_submit(a, 0, 0, 4, true);
+    pair_settle(p); /* END of A is handed to the kernel */
+    pair_abort(sink_a);
+    pair_settle(p); /* ABORT arrived */
+    uint32_t markers = 0;
+    for (const struct pair_post *q = s->head; q != NULL; q = q->next) {
+        markers += q->kind == KVF_LANE_DATA ? 0 : 1;
+    }
+    cr_assert_eq(markers, 1);
+    cr_assert_eq(s->tail->kind, KVF_LANE_END);
+    pair_expect_held(sink_a);
+    /* The only handle is taken until the proof. */
+    struct pair_room *early = pair_sink(p, 0, 1, 8, 8, 4);
+    pair_expect(early, KVF_OUTCOME_FAILED, KVF_PROOF_NEVER_POSTED, KVF_E_RESOURCES);
+    link->hold_deliver = 0;
+    pair_settle(p);
+    pair_expect(sink_a, KVF_OUTCOME_FAILED, KVF_PROOF_LANDED, KVF_E_ABORTED);
+    struct pair_room *b = pair_source(p, 1, 9);
+    struct pair_room *sink_b = pair_sink(p, 0, 1, 9, 0, 4);
+    pair_settle(p);
+    cr_assert_neq(out_handle(p, 0), handle);
+    /* A second marker of A is nobody's: it does not count as B's. */
+    cr_assert_eq(kvf_core_marker(p->daemons[0].core, p->now_ns, s->lane[PAIR_SINK], s->epoch,
+                                 handle, KVF_LANE_END),
+                 -EPROTO);
+    cr_assert_eq(pair_phase(sink_b), KVF_PHASE_OPEN);
+    (void)pair_submit(b, 0, 8, 4, true);
+    pair_settle(p);
+    expect_success(sink_b, b);
+    pair_finish(p);
+}
+
+Test(history, h04_a_fence_kills_the_co_rooms_and_nothing_is_posted_again_under_an_old_grant)
+{
+    struct pair *p = pair_new(POSTED);
+    pair_warm(p, 0, 1);
+    struct pair_room *q = pair_source(p, 1, 7);
+    struct pair_room *r = pair_source(p, 1, 8);
+    struct pair_room *sink_q = pair_sink(p, 0, 1, 7, 0, 32);
+    struct pair_room *sink_r = pair_sink(p, 0, 1, 8, 32, 32);
+    pair_settle(p);
+    pair_link(p, 0, 1)->hold_hand = 1;
+    (void)pair_submit(q, 0, 0, 32, true);
+    (void)pair_submit(r, 0, 32, 32, true);
+    pair_settle(p);
+    uint64_t posts = pair_count(p, 1, KVF_COUNT_POSTS);
+    pair_link(p, 0, 1)->hold_post = 1; /* so that no marker leaves in time */
+    pair_abort(sink_q);
+    pair_advance(p, 500 * PAIR_MS);
+    pair_expect(sink_q, KVF_OUTCOME_FAILED, KVF_PROOF_FENCED, KVF_E_ABORTED);
+    pair_expect(sink_r, KVF_OUTCOME_FAILED, KVF_PROOF_FENCED, KVF_E_LANE_LOST);
+    pair_settle(p);
+    cr_assert(pair_is_drained(r));
+    cr_assert(pair_is_drained(q));
+    /* R's pages have a new tenant while the lane comes back at its next epoch. */
+    pair_link(p, 0, 1)->hold_hand = 0;
+    pair_link(p, 0, 1)->hold_post = 0;
+    pair_advance(p, 100 * PAIR_MS);
+    cr_assert_eq(pair_count(p, 1, KVF_COUNT_POSTS), posts);
+    struct pair_room *next = pair_source(p, 1, 9);
+    struct pair_room *next_sink = pair_sink(p, 0, 1, 9, 32, 32);
+    pair_settle(p);
+    (void)pair_submit(next, 0, 64, 32, true);
+    pair_settle(p);
+    expect_success(next_sink, next);
+    pair_finish(p);
+}
+
+Test(history, h05_a_source_room_whose_leases_ended_answers_gone)
+{
+    struct pair *p = pair_new(POSTED);
+    pair_warm(p, 0, 1);
+    struct pair_room *source = pair_source(p, 1, 7);
+    struct pair_room *sink = pair_sink(p, 0, 1, 7, 0, 4);
+    pair_settle(p);
+    pair_link(p, 0, 1)->hold_deliver = 1;
+    (void)pair_submit(source, 0, 0, 4, true);
+    pair_settle(p);
+    pair_expect(source, KVF_OUTCOME_SUCCESS, KVF_PROOF_SOURCE_IDLE,
+                0);                                          /* and refilled at once */
+    pair_stream_lose(p, pair_stream(p, 0, 1, 0), PAIR_SINK); /* the marker is lost */
+    pair_settle(p);
+    pair_expect(sink, KVF_OUTCOME_FAILED, KVF_PROOF_FENCED, KVF_E_LANE_LOST);
+    pair_link(p, 0, 1)->hold_deliver = 0;
+    pair_advance(p, 100 * PAIR_MS);
+    struct pair_room *again = pair_sink(p, 0, 1, 7, 0, 4);
+    pair_settle(p);
+    pair_expect(again, KVF_OUTCOME_FAILED, KVF_PROOF_NEVER_POSTED, KVF_E_PEER_ROOM_GONE);
+    pair_finish(p);
+}
+
+Test(history, h06_a_recycled_label_does_not_meet_the_stale_room)
+{
+    struct pair *p = pair_new(POSTED);
+    pair_warm(p, 0, 1);
+    struct pair_room *stale =
+        pair_open_source(p, 1, &(struct pair_open){.label = 7, .key = 1, .sink_count = 1});
+    (void)pair_submit(stale, 0, 0, 4, true);
+    struct kvf_writer_shm writer = {.addr = pair_addr(1), .count = 4};
+    struct kvf_run_shm run = {PAIR_R0, 20, 4};
+    struct pair_room *sink = pair_open_sink(p, 0,
+                                            &(struct pair_open){.label = 7,
+                                                                .key = 2,
+                                                                .writers = &writer,
+                                                                .writer_count = 1,
+                                                                .runs = &run,
+                                                                .run_count = 1});
+    pair_settle(p);
+    cr_assert_eq(pair_gauge(p, 1, KVF_GAUGE_PARKED), 1);
+    cr_assert_eq(pair_poll(stale), KVF_STATE_BOOTSTRAPPING);
+    cr_assert_eq(p->landed_halves, 2); /* of the warm-up */
+    struct pair_room *source =
+        pair_open_source(p, 1, &(struct pair_open){.label = 7, .key = 2, .sink_count = 1});
+    (void)pair_submit(source, 0, 4, 4, true);
+    pair_settle(p);
+    expect_success(sink, source);
+    cr_assert_eq(pair_phase(stale), KVF_PHASE_OPEN);
+    pair_abort(stale);
+    pair_finish(p);
+}
+
+Test(history, h07_an_open_of_an_older_worker_epoch_is_never_posted_and_waits_for_its_leases)
+{
+    struct pair *p = pair_new(POSTED);
+    struct kvf_writer_shm writer = {.addr = pair_addr(1), .count = 4};
+    struct kvf_run_shm run = {PAIR_R0, 20, 4};
+    struct pair_open open = {.key = 7,
+                             .writers = &writer,
+                             .writer_count = 1,
+                             .runs = &run,
+                             .run_count = 1,
+                             .is_old_epoch = true};
+    struct pair_room *sink = pair_open_sink(p, 0, &open);
+    pair_expect(sink, KVF_OUTCOME_FAILED, KVF_PROOF_NEVER_POSTED, KVF_E_WORKER_GONE);
+    struct pair_room *source = pair_open_source(
+        p, 0, &(struct pair_open){.key = 8, .sink_count = 1, .is_old_epoch = true});
+    pair_expect(source, KVF_OUTCOME_FAILED, KVF_PROOF_NEVER_POSTED, KVF_E_WORKER_GONE);
+    pair_settle(p);
+    cr_assert_eq(p->daemons[0].connects, 0);
+    /* The same gate: an external lease taken before the daemon read the command holds it. */
+    struct kvf_core_open raw = {.slot = 60,
+                                .generation = 1,
+                                .key = 9,
+                                .is_old_epoch = true,
+                                .writers = &writer,
+                                .writer_count = 1,
+                                .runs = &run,
+                                .run_count = 1};
+    cr_assert_eq(kvf_core_open_sink(p->daemons[0].core, p->now_ns, &raw), 0);
+    struct kvf_action a;
+    struct kvf_core_room_view view;
+    while (kvf_core_next_action(p->daemons[0].core, &a) != 0) {
+        if (a.kind == KVF_ACT_CLOSE_LEASES) {
+            kvf_core_leases(p->daemons[0].core, p->now_ns, 0, 60, 1, 0, 1, 0);
+        }
+    }
+    kvf_core_room_view(p->daemons[0].core, 0, 60, &view);
+    cr_assert_eq(kvf_word_phase(view.word), KVF_PHASE_CLOSING);
+    kvf_core_leases(p->daemons[0].core, p->now_ns, 0, 60, 1, 0, 0, 0);
+    kvf_core_room_view(p->daemons[0].core, 0, 60, &view);
+    cr_assert(kvf_word_is_drained(view.word));
+    cr_assert_eq(kvf_word_proof(view.word), KVF_PROOF_NEVER_POSTED);
+    while (kvf_core_next_action(p->daemons[0].core, &a) != 0) {
+    }
+    pair_finish(p);
+}
+
+Test(history, h08_an_abort_that_overtakes_a_lease_finds_it_and_no_lease_follows_the_close)
+{
+    struct pair *p = pair_new(&(struct pair_options){0});
+    pair_warm(p, 0, 1);
+    struct pair_room *source = pair_source(p, 1, 7);
+    struct pair_room *sink = pair_sink(p, 0, 1, 7, 0, 4);
+    pair_settle(p);
+    cr_assert(pair_lease(sink, 0, 1, 0));
+    cr_assert(pair_lease(source, 1, 0, 0));
+    pair_abort(sink);
+    pair_expect_held(sink); /* REVOKED is earned, the lease is not back */
+    pair_settle(p);
+    pair_expect_held(source);
+    cr_assert_not(pair_lease(sink, 1, 0, 0));
+    pair_advance(p, 20000 * PAIR_MS);
+    pair_expect_held(sink);
+    pair_lease_return(sink);
+    pair_expect(sink, KVF_OUTCOME_FAILED, KVF_PROOF_REVOKED, KVF_E_ABORTED);
+    pair_lease_return(source);
+    cr_assert(pair_is_drained(source));
+    pair_finish(p);
+}
+
+Test(history, h09_a_page_still_written_has_an_owner_whoever_asks_for_it)
+{
+    struct pair *p = pair_new(POSTED);
+    pair_warm(p, 0, 1);
+    struct pair_room *a = pair_source(p, 1, 7);
+    struct pair_room *sink_a = pair_sink(p, 0, 1, 7, 0, 8);
+    pair_settle(p);
+    pair_link(p, 0, 1)->hold_deliver = 1;
+    (void)pair_submit(a, 0, 0, 8, true);
+    pair_settle(p);
+    pair_abort(sink_a);
+    /* The engine forgot the gate: B on the same pages is refused, and B's end frees nothing of A's. */
+    struct pair_room *b = pair_sink(p, 0, 1, 8, 4, 8);
+    pair_expect(b, KVF_OUTCOME_FAILED, KVF_PROOF_NEVER_POSTED, KVF_E_PAGE_LENT);
+    struct pair_room *c = pair_sink(p, 0, 1, 9, 7, 1);
+    pair_expect(c, KVF_OUTCOME_FAILED, KVF_PROOF_NEVER_POSTED, KVF_E_PAGE_LENT);
+    struct pair_room *reader = pair_source(p, 0, 10);
+    cr_assert_eq(pair_submit(reader, 0, 2, 1, true), -KVF_E_PAGE_LENT);
+    cr_assert_eq(reader->view.reason, KVF_E_PAGE_LENT);
+    pair_link(p, 0, 1)->hold_deliver = 0;
+    pair_settle(p);
+    cr_assert(pair_is_drained(sink_a));
+    struct pair_room *d = pair_sink(p, 0, 1, 11, 4, 8);
+    cr_assert_eq(pair_phase(d), KVF_PHASE_OPEN);
+    pair_abort(d);
+    pair_settle(p);
+    pair_finish(p);
+}
+
+Test(history, h11_generations_only_rise_and_use_all_forty_bits)
+{
+    struct pair *p = pair_new(&(struct pair_options){0});
+    struct pair_open open = {.key = 7, .sink_count = 1, .has_slot = true, .slot = 5};
+    open.generation = 3;
+    struct pair_room *third = pair_open_source(p, 0, &open);
+    cr_assert_eq(third->rc, 0);
+    pair_abort(third);
+    open.generation = 3;
+    cr_assert_eq(pair_open_source(p, 0, &open)->rc, -KVF_E_STALE_ROOM);
+    open.generation = 1; /* a restart that began at 0 */
+    cr_assert_eq(pair_open_source(p, 0, &open)->rc, -KVF_E_STALE_ROOM);
+    open.generation = (UINT64_C(1) << 32) + 3; /* agrees with the old one in its low 32 bits */
+    struct pair_room *wide = pair_open_source(p, 0, &open);
+    cr_assert_eq(wide->rc, 0);
+    cr_assert_eq(kvf_word_generation(wide->view.word), (UINT64_C(1) << 32) + 3);
+    kvf_core_abort(p->daemons[0].core, p->now_ns, 0, 5, 3, 0);
+    pair_drain(p, 0);
+    cr_assert_eq(pair_phase(wide), KVF_PHASE_OPEN);
+    pair_abort(wide);
+    open.generation = KVF_GENERATION_MAX;
+    struct pair_room *last = pair_open_source(p, 0, &open);
+    cr_assert_eq(last->rc, 0);
+    pair_abort(last);
+    open.generation = KVF_GENERATION_MAX + 1;
+    cr_assert_eq(pair_open_source(p, 0, &open)->rc, -KVF_E_STALE_ROOM);
+    pair_finish(p);
+}
+
+Test(history, h16_a_half_sent_frame_lets_go_of_its_source_page_and_the_lane_lives)
+{
+    struct pair *p = pair_new(&(struct pair_options){0});
+    pair_warm(p, 0, 1);
+    struct pair_room *source = pair_source(p, 1, 7);
+    struct pair_room *sink = pair_sink(p, 0, 1, 7, 0, 8);
+    struct pair_room *co = pair_source(p, 1, 8);
+    struct pair_room *co_sink = pair_sink(p, 0, 1, 8, 8, 4);
+    pair_settle(p);
+    pair_link(p, 0, 1)->hold_hand = 1; /* the peer's window is shut */
+    (void)pair_submit(source, 0, 0, 8, false);
+    pair_settle(p);
+    struct pair_stream *s = pair_stream(p, 0, 1, 0);
+    cr_assert_eq(pair_hand(p, s, 3), 3); /* one and a half pages of four */
+    pair_abort(source);
+    pair_expect(source, KVF_OUTCOME_FAILED, KVF_PROOF_SOURCE_IDLE, KVF_E_ABORTED);
+    pair_settle(p);
+    pair_link(p, 0, 1)->hold_hand = 0;
+    (void)pair_submit(co, 0, 20, 4, true);
+    pair_settle(p);
+    expect_success(co_sink, co);
+    cr_assert(pair_is_drained(sink));
+    cr_assert_eq(pair_outcome(sink), KVF_OUTCOME_FAILED);
+    cr_assert_eq(pair_count(p, 0, KVF_COUNT_FENCES), 0);
+    pair_finish(p);
+}
+
+Test(history, h17_a_grant_unread_on_the_old_connection_is_never_posted_after_a_reconnect)
+{
+    for (uint32_t is_read_late = 0; is_read_late < 2; is_read_late++) {
+        struct pair *p = pair_new(POSTED);
+        pair_warm(p, 0, 1);
+        struct pair_room *source = pair_source(p, 1, 7);
+        (void)pair_submit(source, 0, 0, 4, true);
+        struct pair_conn *first = pair_conn(p, 0, 1);
+        first->hold[PAIR_SOURCE] = true;
+        struct pair_room *sink = pair_sink(p, 0, 1, 7, 0, 4);
+        pair_settle(p);
+        cr_assert_eq(pair_frames_of(first, PAIR_SOURCE, KVF_WIRE_GRANT), 1);
+        pair_link(p, 0, 1)->hold_reset = 1;
+        pair_conn_lose(p, first, PAIR_SINK);
+        pair_settle(p);
+        pair_expect(sink, KVF_OUTCOME_FAILED, KVF_PROOF_FENCED, KVF_E_PEER_LOST);
+        if (is_read_late != 0) { /* the old GRANT is read before the new HELLO comes */
+            cr_assert_geq(pair_deliver(p, first, PAIR_SOURCE, 10), 1);
+            pair_settle(p);
+        }
+        struct pair_room *next = pair_sink(p, 0, 1, 8, 0, 4);
+        pair_advance(p, 60 * PAIR_MS); /* reconnects */
+        cr_assert_not(first->is_open[PAIR_SOURCE]);
+        if (is_read_late == 0) {
+            cr_assert_eq(pair_phase(source), KVF_PHASE_OPEN);
+            cr_assert_eq(pair_count(p, 1, KVF_COUNT_GRANTS_PARKED), 1); /* the new room's */
+        }
+        cr_assert_eq(p->landed_halves, 2); /* of the warm-up */
+        pair_abort(next);
+        pair_abort(source);
+        pair_link(p, 0, 1)->hold_reset = 0;
+        pair_settle(p);
+        pair_finish(p);
+    }
+}
+
+Test(history, h20_one_fence_deadline_over_all_lanes_of_all_peers)
+{
+    struct pair *p = pair_new(&(struct pair_options){
+        .daemons = 4, .lanes = 8, .placement = KVF_PLACEMENT_POSTED, .grants_max = 1024});
+    p->is_bound_checked = false; /* the fences never return: quarantine or the worker's end */
+    struct pair_room *sinks[3];
+    for (uint32_t d = 1; d < 4; d++) {
+        pair_warm(p, 0, d);
+    }
+    for (uint32_t d = 1; d < 4; d++) {
+        struct pair_room *source = pair_source(p, d, d);
+        sinks[d - 1] = pair_sink(p, 0, d, d, 32 * d, 32);
+        pair_settle(p);
+        pair_link(p, 0, d)->hold_hand = 0xff;
+        (void)pair_submit(source, 0, 0, 32, true);
+        pair_settle(p);
+        p->daemons[d].is_frozen = true;
+    }
+    p->daemons[0].hold_fences = true;
+    for (uint32_t i = 0; i < 3; i++) {
+        pair_abort(sinks[i]);
+    }
+    pair_advance(p, 2499 * PAIR_MS);
+    cr_assert_eq(p->daemons[0].escalations, 0);
+    for (uint32_t i = 0; i < 3; i++) {
+        cr_assert_eq(pair_phase(sinks[i]), KVF_PHASE_FENCING);
+    }
+    pair_advance(p, 1 * PAIR_MS); /* cooperative + one fence deadline, whatever the number */
+    cr_assert_eq(p->daemons[0].escalations, 24);
+    for (uint32_t i = 0; i < 3; i++) {
+        pair_expect_held(sinks[i]); /* no amount of time is a proof */
+    }
+    pair_fences_return(p, 0);
+    for (uint32_t i = 0; i < 3; i++) {
+        pair_expect(sinks[i], KVF_OUTCOME_FAILED, KVF_PROOF_FENCED, KVF_E_ABORTED);
+    }
+    pair_open_gates(p);
+    pair_advance(p, 5000 * PAIR_MS);
+    pair_finish(p);
+}
+
+Test(history, h21_unproven_grants_hold_their_credits_also_after_an_abort)
+{
+    for (size_t i = 0; i < 2; i++) {
+        struct pair *p = pair_new(
+            &(struct pair_options){.placement = placements[i], .lane_rooms = 2, .lanes = 2});
+        pair_warm(p, 0, 1);
+        uint64_t sent = pair_count(p, 0, KVF_COUNT_GRANTS_SENT);
+        struct pair_room *sinks[4];
+        for (uint32_t k = 0; k < 4; k++) {
+            sinks[k] = pair_sink(p, 0, 1, 10 + k, 8 * k, 8);
+        }
+        p->daemons[1].is_frozen = true;
+        pair_settle(p);
+        cr_assert_eq(pair_count(p, 0, KVF_COUNT_GRANTS_SENT) - sent, 2);
+        pair_abort(sinks[0]);
+        pair_abort(sinks[1]);
+        pair_settle(p);
+        cr_assert_eq(pair_count(p, 0, KVF_COUNT_GRANTS_SENT) - sent, 2);
+        p->daemons[1].is_frozen = false;
+        pair_settle(p);
+        cr_assert_eq(pair_count(p, 0, KVF_COUNT_GRANTS_SENT) - sent, 4);
+        pair_abort(sinks[2]);
+        pair_abort(sinks[3]);
+        pair_settle(p);
+        pair_finish(p);
+    }
+}
+
+Test(history, h24_last_is_said_but_page_12_was_never_covered)
+{
+    for (size_t i = 0; i < 2; i++) {
+        struct pair *p = pair_new(&(struct pair_options){.placement = placements[i]});
+        struct pair_room *source = pair_source(p, 1, 7);
+        struct pair_room *sink = pair_sink(p, 0, 1, 7, 0, 16);
+        pair_settle(p);
+        cr_assert_eq(pair_submit(source, 0, 0, 12, false), 0);
+        pair_settle(p);
+        cr_assert_eq(pair_submit(source, 13, 13, 3, true), 0);
+        cr_assert_eq(source->view.reason, KVF_E_PIECE_HOLE);
+        pair_settle(p);
+        cr_assert_eq(pair_outcome(source), KVF_OUTCOME_FAILED);
+        cr_assert_eq(pair_outcome(sink), KVF_OUTCOME_FAILED);
+        cr_assert_eq(pair_count(p, 0, KVF_COUNT_MARKERS_END), 0);
+        cr_assert_eq(sink->view.word & KVF_WORD_VISIBLE, 0);
+        /* The same when the pieces were there before the grant. */
+        struct pair_room *before = pair_source(p, 1, 8);
+        (void)pair_submit(before, 0, 20, 3, false);
+        (void)pair_submit(before, 4, 24, 4, true);
+        struct pair_room *sink2 = pair_sink(p, 0, 1, 8, 20, 8);
+        pair_settle(p);
+        pair_expect(before, KVF_OUTCOME_FAILED, KVF_PROOF_NEVER_POSTED, KVF_E_PIECE_HOLE);
+        cr_assert_eq(pair_outcome(sink2), KVF_OUTCOME_FAILED);
+        pair_finish(p);
+    }
+}
+
+Test(history, h25_the_outcome_is_fixed_at_close_on_each_side_alone)
+{
+    for (uint32_t order = 0; order < 2; order++) {
+        struct pair *p = pair_new(POSTED);
+        pair_warm(p, 0, 1);
+        struct pair_room *source = pair_source(p, 1, 7);
+        struct pair_room *sink = pair_sink(p, 0, 1, 7, 0, 4);
+        pair_settle(p);
+        pair_link(p, 0, 1)->hold_deliver = 1;
+        (void)pair_submit(source, 0, 0, 4, true);
+        pair_settle(p);
+        pair_expect(source, KVF_OUTCOME_SUCCESS, KVF_PROOF_SOURCE_IDLE, 0);
+        if (order == 0) { /* the abort is first: Failed, though everything lands */
+            pair_abort(sink);
+            pair_link(p, 0, 1)->hold_deliver = 0;
+            pair_settle(p);
+            pair_expect(sink, KVF_OUTCOME_FAILED, KVF_PROOF_LANDED, KVF_E_ABORTED);
+        } else { /* the marker is first: the abort is stale */
+            pair_link(p, 0, 1)->hold_deliver = 0;
+            pair_settle(p);
+            pair_abort(sink);
+            pair_settle(p);
+            pair_expect(sink, KVF_OUTCOME_SUCCESS, KVF_PROOF_LANDED, 0);
+        }
+        pair_abort(source);
+        pair_expect(source, KVF_OUTCOME_SUCCESS, KVF_PROOF_SOURCE_IDLE, 0);
+        pair_finish(p);
+    }
+}
+
+Test(history, h26_a_storm_of_aborts_overflows_nothing_and_fails_no_healthy_peer)
+{
+    for (size_t i = 0; i < 2; i++) {
+        struct pair *p = pair_new(&(struct pair_options){.placement = placements[i],
+                                                         .rooms = 1000,
+                                                         .grants_max = 1024,
+                                                         .lane_rooms = 1000,
+                                                         .parked_max = 1000,
+                                                         .pages = 4000,
+                                                         .runs_max = 16384});
+        pair_warm(p, 0, 1);
+        static struct pair_room *sinks[900];
+        for (uint32_t k = 0; k < 900; k++) {
+            sinks[k] = pair_sink(p, 0, 1, 10 + k, 4 * k, 4);
+            if (k % 2 == 0) {
+                (void)pair_source(p, 1, 10 + k);
+            }
+        }
+        pair_settle(p);
+        pair_link(p, 0, 1)->hold_write[PAIR_SINK] = true; /* neither socket takes anything */
+        pair_link(p, 0, 1)->hold_write[PAIR_SOURCE] = true;
+        for (uint32_t k = 0; k < 900; k++) {
+            pair_abort(sinks[k]);
+        }
+        pair_settle(p);
+        pair_link(p, 0, 1)->hold_write[PAIR_SINK] = false;
+        pair_settle(p);
+        pair_link(p, 0, 1)->hold_write[PAIR_SOURCE] = false;
+        pair_settle(p);
+        for (uint32_t k = 0; k < 900; k++) {
+            cr_assert(pair_is_drained(sinks[k]));
+        }
+        cr_assert_eq(pair_count(p, 0, KVF_COUNT_PEERS_LOST), 0);
+        cr_assert_eq(pair_count(p, 1, KVF_COUNT_PEERS_LOST), 0);
+        cr_assert_eq(pair_count(p, 0, KVF_COUNT_FENCES), 0);
+        pair_warm(p, 0, 1);
+        pair_finish(p);
+    }
+}
+
+Test(history, h27_a_frozen_writer_thaws_after_its_grant_was_fenced_and_its_pages_reused)
+{
+    for (size_t i = 0; i < 2; i++) {
+        struct pair *p =
+            pair_new(&(struct pair_options){.daemons = 3, .placement = placements[i]});
+        pair_warm(p, 0, 1);
+        struct pair_room *source = pair_source(p, 1, 7);
+        struct pair_room *sink = pair_sink(p, 0, 1, 7, 0, 32);
+        pair_settle(p);
+        pair_link(p, 0, 1)->hold_hand = 1;
+        (void)pair_submit(source, 0, 0, 32, true);
+        pair_settle(p);
+        struct pair_stream *s = pair_stream(p, 0, 1, 0);
+        (void)pair_hand(p, s, 5); /* these are in the network, more are queued behind */
+        s->hold_deliver = true;
+        p->daemons[1].is_frozen = true;
+        pair_abort(sink);
+        pair_advance(p, kvf_core_bound_usual_ns(&p->config));
+        cr_assert(pair_is_drained(sink));
+        /* The pages have their next tenant, from another daemon, before the thaw. */
+        struct pair_room *other = pair_source(p, 2, 8);
+        struct pair_room *next = pair_sink(p, 0, 2, 8, 0, 32);
+        pair_settle(p);
+        (void)pair_submit(other, 0, 0, 32, true);
+        p->daemons[1].is_frozen = false;
+        pair_link(p, 0, 1)->hold_hand = 0;
+        s->hold_deliver = false;
+        pair_advance(p, 100 * PAIR_MS);
+        expect_success(next, other);
+        cr_assert(pair_is_drained(source));
+        cr_assert_eq(pair_outcome(source), KVF_OUTCOME_FAILED);
+        pair_finish(p);
+    }
+}
+
+Test(history, h28_a_grant_that_was_never_accepted_costs_neither_handle_nor_credit_nor_lane)
+{
+    for (size_t i = 0; i < 2; i++) {
+        struct pair *p = pair_new(&(struct pair_options){.placement = placements[i]});
+        pair_warm(p, 0, 1);
+        pair_link(p, 0, 1)->hold[PAIR_SOURCE] = true;
+        struct pair_room *unread = pair_sink(p, 0, 1, 7, 0, 8);
+        pair_settle(p);
+        pair_abort(unread); /* GRANT and ABORT will be read together */
+        pair_settle(p);
+        pair_link(p, 0, 1)->hold[PAIR_SOURCE] = false;
+        struct pair_room *parked = pair_sink(p, 0, 1, 8, 8, 8);
+        pair_settle(p);
+        cr_assert(pair_is_drained(unread));
+        cr_assert_eq(pair_gauge(p, 1, KVF_GAUGE_PARKED), 1);
+        pair_abort(parked);
+        pair_advance(p, 3000 * PAIR_MS);
+        cr_assert(pair_is_drained(parked));
+        cr_assert_eq(pair_count(p, 0, KVF_COUNT_FENCES), 0);
+        cr_assert_eq(pair_count(p, 0, KVF_COUNT_GRANTS_DECLINED), 2);
+        cr_assert_eq(pair_gauge(p, 0, KVF_GAUGE_GRANTS_OUT), 0);
+        cr_assert_eq(p->daemons[0].core->lanes[0].credits_out, 0);
+        pair_finish(p);
+    }
+}
+
+Test(history, h28_a_parked_grant_whose_lane_broke_is_answered_too)
+{
+    for (size_t i = 0; i < 2; i++) {
+        struct pair *p = pair_new(&(struct pair_options){.placement = placements[i]});
+        pair_warm(p, 0, 1);
+        struct pair_room *sink = pair_sink(p, 0, 1, 7, 0, 8);
+        pair_settle(p);
+        cr_assert_eq(pair_gauge(p, 1, KVF_GAUGE_PARKED), 1);
+        pair_stream_lose(p, pair_stream(p, 0, 1, 0), PAIR_SINK);
+        pair_settle(p);
+        cr_assert(pair_is_drained(sink));
+        cr_assert_eq(sink->view.reason, KVF_E_LANE_LOST);
+        cr_assert_eq(pair_gauge(p, 1, KVF_GAUGE_PARKED), 0);
+        cr_assert_eq(pair_gauge(p, 0, KVF_GAUGE_GRANTS_OUT), 0);
+        pair_finish(p);
+    }
+}
+
+Test(history, h29_an_error_on_one_lane_of_two_is_not_proven_by_the_other_lanes_marker)
+{
+    struct pair *p = pair_new(TWO_LANES);
+    struct pair_link *link = pair_link(p, 0, 1);
+    pair_warm(p, 0, 1);
+    struct pair_room *source = pair_source(p, 1, 7);
+    struct pair_room *sink = pair_sink(p, 0, 1, 7, 0, 8);
+    pair_settle(p);
+    link->hold_post = 1; /* data on lane 1 alone */
+    link->hold_hand = 3;
+    (void)pair_submit(source, 0, 0, 4, false);
+    pair_settle(p);
+    struct pair_stream *broken = pair_stream(p, 0, 1, 1);
+    cr_assert_eq(broken->count, 1);
+    link->hold_reset = 3;
+    p->daemons[0].hold_fences = true;
+    p->daemons[1].hold_fences = true;
+    pair_complete_with(p, broken, -EIO); /* the write failed; bytes of it may land yet */
+    link->hold_post = 0;
+    pair_settle(p);
+    cr_assert_eq(broken->count, 0); /* no marker follows the error on the broken lane */
+    link->hold_hand = 0;
+    pair_settle(p);
+    pair_expect_held(sink); /* lane 0's marker alone proves nothing */
+    cr_assert_eq(pair_unproven(sink), 1);
+    cr_assert_eq(pair_count(p, 0, KVF_COUNT_MARKERS_DRAIN), 1);
+    /* ENDED named the broken lane: the sink fences it at once, not after the cooperative deadline. */
+    cr_assert_eq(pair_phase(sink), KVF_PHASE_FENCING);
+    link->hold_reset = 0;
+    pair_fences_return(p, 0);
+    pair_expect(sink, KVF_OUTCOME_FAILED, KVF_PROOF_FENCED, KVF_E_LANE_LOST);
+    pair_fences_return(p, 1);
+    pair_settle(p);
+    pair_expect(source, KVF_OUTCOME_FAILED, KVF_PROOF_SOURCE_IDLE, KVF_E_LANE_LOST);
+    pair_finish(p);
+}
+
+Test(history, h31_an_external_lease_is_passed_by_no_other_proof)
+{
+    struct pair *p = pair_new(&(struct pair_options){0});
+    struct pair_room *sink = pair_sink(p, 0, 1, 7, 0, 4);
+    cr_assert(pair_lease(sink, 0, 1, 0));
+    pair_abort(sink); /* NEVER_POSTED in itself */
+    pair_expect_held(sink);
+    pair_advance(p, 10000 * PAIR_MS);
+    pair_expect_held(sink);
+    pair_lease_return(sink);
+    pair_expect(sink, KVF_OUTCOME_FAILED, KVF_PROOF_NEVER_POSTED, KVF_E_ABORTED);
+    /* Success waits as well: the copy may still write what the engine is about to read. */
+    struct pair_room *source = pair_source(p, 1, 8);
+    struct pair_room *good = pair_sink(p, 0, 1, 8, 0, 4);
+    pair_settle(p);
+    cr_assert(pair_lease(good, 0, 0, 1));
+    (void)pair_submit(source, 0, 0, 4, true);
+    pair_settle(p);
+    pair_expect_held(good);
+    cr_assert_eq(pair_outcome(good), KVF_OUTCOME_SUCCESS);
+    cr_assert_eq(pair_poll(good), KVF_STATE_TRANSFERRING);
+    pair_lease_return(good);
+    expect_success(good, source);
+    pair_finish(p);
+}
+
+Test(history, h33_a_lane_of_another_epoch_proves_nothing_of_an_old_grant)
+{
+    struct pair *p = pair_new(TWO_LANES);
+    struct pair_link *link = pair_link(p, 0, 1);
+    pair_warm(p, 0, 1);
+    struct pair_room *source = pair_source(p, 1, 7);
+    struct pair_room *sink = pair_sink(p, 0, 1, 7, 0, 8);
+    pair_settle(p);
+    uint32_t handle = out_handle(p, 0);
+    link->hold_post = 1;
+    link->hold_hand = 2;
+    link->hold_deliver = 2;
+    (void)pair_submit(source, 0, 0, 8, true);
+    pair_settle(p);
+    struct pair_stream *lane1 = pair_stream(p, 0, 1, 1);
+    cr_assert_eq(pair_hand(p, lane1, 3), 3); /* a frame of lane 1 is half sent */
+    struct pair_stream *lane0 = pair_stream(p, 0, 1, 0);
+    uint32_t id0 = lane0->lane[PAIR_SINK];
+    uint32_t epoch0 = lane0->epoch;
+    pair_stream_lose(p, lane0, PAIR_SINK); /* lane 0 is fenced */
+    pair_settle(p);
+    pair_expect_held(sink);
+    pair_advance(p, 50 * PAIR_MS);
+    cr_assert_neq(pair_stream(p, 0, 1, 0), NULL); /* lane 0 is back, at its next epoch */
+    cr_assert_neq(pair_stream(p, 0, 1, 0)->epoch, epoch0);
+    for (uint32_t epoch = epoch0; epoch <= epoch0 + 1; epoch++) {
+        struct kvf_placement_at at;
+        cr_assert_eq(
+            kvf_core_marker(p->daemons[0].core, p->now_ns, id0, epoch, handle, KVF_LANE_END),
+            -EPROTO);
+        cr_assert_eq(kvf_core_place(p->daemons[0].core, id0, epoch, handle, 0, 1, &at),
+                     -EPROTO);
+    }
+    pair_expect_held(sink);
+    cr_assert_eq(pair_unproven(sink), 1);
+    link->hold_hand = 0;
+    link->hold_deliver = 0;
+    link->hold_post = 0;
+    pair_settle(p);
+    pair_expect(sink, KVF_OUTCOME_FAILED, KVF_PROOF_FENCED, KVF_E_LANE_LOST);
+    pair_finish(p);
+}
+
+Test(history, h36_an_abort_cell_scanned_before_the_open_was_read_is_not_lost)
+{
+    struct pair *p = pair_new(&(struct pair_options){0});
+    struct kvf_writer_shm writer = {.addr = pair_addr(1), .count = 4};
+    struct kvf_run_shm run = {PAIR_R0, 20, 4};
+    kvf_core_abort(p->daemons[0].core, p->now_ns, 0, 0, 1, 77); /* the scan: nobody yet */
+    cr_assert_eq(pair_count(p, 0, KVF_COUNT_STALE_COMMANDS), 1);
+    struct pair_room *sink = pair_open_sink(p, 0,
+                                            &(struct pair_open){.key = 7,
+                                                                .writers = &writer,
+                                                                .writer_count = 1,
+                                                                .runs = &run,
+                                                                .run_count = 1,
+                                                                .abort_reason = 77});
+    pair_expect(sink, KVF_OUTCOME_FAILED, KVF_PROOF_NEVER_POSTED, 77);
+    pair_settle(p);
+    struct pair_room *source = pair_source(p, 1, 7); /* and the peer heard of it */
+    pair_expect(source, KVF_OUTCOME_FAILED, KVF_PROOF_NEVER_POSTED, KVF_E_PEER_ABORTED);
+    struct pair_room *early = pair_open_source(
+        p, 1, &(struct pair_open){.key = 8, .sink_count = 1, .abort_reason = 5});
+    pair_expect(early, KVF_OUTCOME_FAILED, KVF_PROOF_NEVER_POSTED, 5);
+    struct pair_room *late = pair_sink(p, 0, 1, 8, 0, 4);
+    pair_settle(p);
+    pair_expect(late, KVF_OUTCOME_FAILED, KVF_PROOF_NEVER_POSTED, KVF_E_PEER_ROOM_GONE);
+    pair_finish(p);
+}
+
+Test(history, h37_lease_counts_of_another_generation_open_no_gate)
+{
+    struct pair *p = pair_new(&(struct pair_options){0});
+    struct pair_open open = {.key = 7, .sink_count = 1, .has_slot = true, .slot = 3};
+    open.generation = 1;
+    struct pair_room *first = pair_open_source(p, 0, &open);
+    pair_abort(first);
+    open.generation = 2;
+    open.key = 8;
+    struct pair_room *second = pair_open_source(p, 0, &open);
+    cr_assert(pair_lease(second, 1, 0, 0));
+    pair_abort(second);
+    pair_expect_held(second);
+    kvf_core_leases(p->daemons[0].core, p->now_ns, 0, 3, 1, 0, 0,
+                    0); /* late news of the first */
+    kvf_core_leases(p->daemons[0].core, p->now_ns, 0, 3, 3, 0, 0, 0);
+    pair_drain(p, 0);
+    pair_expect_held(second);
+    pair_lease_return(second);
+    cr_assert(pair_is_drained(second));
+    pair_finish(p);
+}
+
+/* A lane of one page a millisecond and rooms that want all of it. One is aborted in the middle. */
+static void busy_lane(uint32_t rooms, uint64_t room_window_bytes)
+{
+    struct pair *p = pair_new(&(struct pair_options){.placement = KVF_PLACEMENT_POSTED,
+                                                     .pages = 20000,
+                                                     .room_window_bytes = room_window_bytes,
+                                                     .lane_window_bytes = PAIR_BYTES(1000)});
+    p->post_queue_max = 4096;
+    pair_warm(p, 0, 1);
+    struct pair_room *sources[8];
+    struct pair_room *sinks[8];
+    for (uint32_t i = 0; i < rooms; i++) {
+        sources[i] = pair_source(p, 1, 1 + i);
+        sinks[i] = pair_sink(p, 0, 1, 1 + i, 2000 * i, 2000);
+    }
+    pair_settle(p);
+    pair_link(p, 0, 1)->hold_hand = 1;
+    for (uint32_t i = 0; i < rooms; i++) {
+        (void)pair_submit(sources[i], 0, 2000 * i, 2000, true);
+    }
+    struct pair_stream *s = pair_stream(p, 0, 1, 0);
+    for (uint32_t ms = 0; ms < 2000; ms++) {
+        (void)pair_hand(p, s, 2);
+        pair_advance(p, PAIR_MS);
+    }
+    /* A quarter of the cooperative deadline at the measured rate: 125 pages, and a post at most beyond. */
+    cr_assert_leq(pair_gauge(p, 1, KVF_GAUGE_POSTED_BYTES), PAIR_BYTES(135));
+    pair_abort(sinks[1]);
+    uint64_t since_ns = p->now_ns;
+    for (uint32_t ms = 0; ms < 1000 && !pair_is_drained(sinks[1]); ms++) {
+        (void)pair_hand(p, s, 2);
+        pair_advance(p, PAIR_MS);
+    }
+    pair_expect(sinks[1], KVF_OUTCOME_FAILED, KVF_PROOF_PEER_DRAINED, KVF_E_ABORTED);
+    cr_assert_lt(p->now_ns - since_ns, 250 * PAIR_MS);
+    cr_assert_eq(pair_count(p, 0, KVF_COUNT_FENCES), 0);
+    pair_link(p, 0, 1)->hold_hand = 0;
+    pair_settle(p);
+    cr_assert_eq(pair_count(p, 0, KVF_COUNT_ROOMS_SUCCEEDED), rooms - 1 + 1);
+    pair_finish(p);
+}
+
+Test(history, h38_an_abort_on_a_busy_healthy_lane_fences_nobody)
+{
+    busy_lane(8, PAIR_BYTES(400));
+}
+
+Test(history, h38_rooms_held_back_by_their_own_windows_keep_the_lane_short_too)
+{
+    busy_lane(2, PAIR_BYTES(450));
+}
+
+Test(history, h40_a_grant_before_its_source_opens_is_parked_and_never_refused_for_good)
+{
+    struct pair *p = pair_new(&(struct pair_options){0});
+    struct pair_room *sink = pair_sink(p, 0, 1, 7, 0, 4);
+    pair_settle(p);
+    cr_assert_eq(pair_phase(sink), KVF_PHASE_OPEN);
+    pair_advance(p, 10000 * PAIR_MS);
+    cr_assert_eq(pair_phase(sink), KVF_PHASE_OPEN);
+    struct pair_room *source = pair_source(p, 1, 7);
+    (void)pair_submit(source, 0, 0, 4, true);
+    pair_settle(p);
+    expect_success(sink, source);
+    pair_finish(p);
+}
