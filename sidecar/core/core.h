@@ -232,9 +232,9 @@ uint64_t kvf_core_deadline(const struct kvf_core *core);
 
 enum kvf_action_kind {
     KVF_ACT_FENCE = 1,   /* lane, epoch: end the stream, complete every post, answer lane_fenced */
-    KVF_ACT_DETACH,      /* lane, cookie: source pages of that grant are to be let go now (checked
-                            placement): unstarted posts complete -ECANCELED, a started frame goes on
-                            from filler */
+    KVF_ACT_DETACH,       /* lane, cookie: source pages of that grant are to be let go now (checked
+                            placement): unstarted DATA posts complete -ECANCELED, a started frame goes
+                            on from filler, an END becomes DRAIN; a marker always leaves */
     KVF_ACT_CLOSE_LEASES, /* client, slot, generation: close the lease word, answer kvf_core_leases */
     KVF_ACT_PUBLISH,     /* client, slot: kvf_core_room_view has the line; then tell the engine */
     KVF_ACT_CONNECT,     /* peer: connect a control connection to .addr */

@@ -287,6 +287,22 @@ static uint64_t grant_bytes(const struct kvf_core *core, const struct kvf_source
     return bytes;
 }
 
+/* One of the sinks that this open room waits for will not come. */
+static void sink_stays_away(struct kvf_core *core, uint64_t now_ns, uint32_t room,
+                            uint32_t reason)
+{
+    struct kvf_room_rec *r = &core->rooms[room];
+    if (r->grant_count < r->sink_count && r->sink_count > 1) {
+        r->sink_count--; /* one sink fewer will come */
+        if (r->grant_count == r->sink_count) {
+            kvf_room_wait_over(core, room);
+        }
+        kvf_source_room_check_end(core, now_ns, room);
+    } else if (r->grant_count == 0) {
+        kvf_room_close(core, now_ns, room, KVF_OUTCOME_FAILED, reason, 0);
+    }
+}
+
 /* A whole GRANT meets an open room of its label and key. */
 static void match(struct kvf_core *core, uint64_t now_ns, uint32_t source, uint32_t room)
 {
@@ -298,6 +314,7 @@ static void match(struct kvf_core *core, uint64_t now_ns, uint32_t source, uint3
     }
     if (!are_lanes_current(core, s)) {
         kvf_source_decline(core, source, KVF_E_LANE_LOST, 0);
+        sink_stays_away(core, now_ns, room, KVF_E_LANE_LOST); /* its room fails with the lane */
         return;
     }
     uint32_t refusal = !is_geometry_known(core, room, s) ? KVF_E_GEOMETRY
@@ -503,16 +520,7 @@ static void aborted_unsent(struct kvf_core *core, uint64_t now_ns, uint64_t labe
         }
         return;
     }
-    struct kvf_room_rec *r = &core->rooms[room];
-    if (r->grant_count < r->sink_count && r->sink_count > 1) {
-        r->sink_count--; /* one sink fewer will come */
-        if (r->grant_count == r->sink_count) {
-            kvf_room_wait_over(core, room);
-        }
-        kvf_source_room_check_end(core, now_ns, room);
-    } else if (r->grant_count == 0) {
-        kvf_room_close(core, now_ns, room, KVF_OUTCOME_FAILED, KVF_E_PEER_ABORTED, 0);
-    }
+    sink_stays_away(core, now_ns, room, KVF_E_PEER_ABORTED);
 }
 
 void kvf_source_aborted(struct kvf_core *core, uint64_t now_ns, uint32_t peer,

@@ -113,6 +113,7 @@ void pair_net_close(struct pair *p, uint32_t daemon, uint32_t peer)
 {
     int side;
     struct pair_conn *c = conn_of_peer(p, daemon, peer, &side);
+    p->daemons[daemon].wants_connect[peer] = false; /* a connect that was given up */
     if (c != NULL) {
         close_side(c, side);
     }

@@ -563,7 +563,7 @@ static void late_bytes_control(void)
     int32_t pages[60];
     kvf_room in;
     kvf_room out;
-    start_with("posted", "50", "16", "1M");
+    start_with("posted", "10", "16", "1M"); /* a posted window is 100 ms long */
     pages_count_up(pages, 60, 0);
     engine_fill(from, 1, pages, 60, 0);
     open_both(60, &in, &out);

@@ -177,6 +177,9 @@ static int await_daemon(struct kvf_launch *launch, uint32_t i)
     do {
         rc = kvf_child_read_line(child, READY_MS, line, sizeof(line));
     } while (rc >= 0 && strncmp(line, "kvfenced: ready ", 16) != 0);
+    if (rc == -EINTR) {
+        return kvf_launch_fail(launch, "interrupted by signal %d", kvf_process_signal());
+    }
     const char *listen = rc < 0 ? NULL : strstr(line, " listen=");
     if (listen == NULL) {
         snprintf(log_path, sizeof(log_path), "%s/%s.log", launch->run_dir, child->name);

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "ring/layout.h"
 #include "ring/segment.h"
@@ -145,11 +146,22 @@ Test(ring_dirty, no_mark_is_lost_when_marking_races_with_taking)
     free(race);
 }
 
+/* Races are tried for as many rounds as asked for, or as fit into this time on a busy machine. */
+#define RACE_SECONDS 8
+
+static time_t seconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec;
+}
+
 struct announce {
     _Atomic uint64_t *dirty;
     uint64_t plain; /* what the mark announces */
     _Alignas(64) _Atomic uint64_t round_started;
     _Alignas(64) _Atomic uint64_t round_ended;
+    _Atomic int is_stopping;
 };
 
 #define ANNOUNCE_ROUNDS 200000u
@@ -167,13 +179,15 @@ static void await(_Atomic uint64_t *counter, uint64_t value)
 static void *mark_once_a_round(void *ctx)
 {
     struct announce *announce = ctx;
-    for (uint64_t round = 1; round <= ANNOUNCE_ROUNDS; round++) {
+    for (uint64_t round = 1;; round++) {
         await(&announce->round_started, round);
+        if (atomic_load_explicit(&announce->is_stopping, memory_order_relaxed)) {
+            return NULL;
+        }
         announce->plain = round;
         kvf_dirty_mark(announce->dirty, 70);
         atomic_store_explicit(&announce->round_ended, round, memory_order_release);
     }
-    return NULL;
 }
 
 static uint32_t take_all(struct announce *announce, uint64_t round)
@@ -193,7 +207,9 @@ Test(ring_dirty, a_mark_set_while_its_word_is_taken_is_announced_again, .timeout
     struct announce announce = {.dirty = dirty_make()};
     pthread_t thread;
     cr_assert_eq(pthread_create(&thread, NULL, mark_once_a_round, &announce), 0);
-    for (uint64_t round = 1; round <= ANNOUNCE_ROUNDS; round++) {
+    time_t end = seconds_now() + RACE_SECONDS;
+    uint64_t round = 1;
+    for (; round <= ANNOUNCE_ROUNDS && seconds_now() < end; round++) {
         uint32_t marks = 0;
         kvf_dirty_mark(announce.dirty, 71);
         atomic_store_explicit(&announce.round_started, round, memory_order_release);
@@ -206,6 +222,8 @@ Test(ring_dirty, a_mark_set_while_its_word_is_taken_is_announced_again, .timeout
         }
         cr_assert_eq(marks, 2, "round %llu", (unsigned long long)round);
     }
+    atomic_store_explicit(&announce.is_stopping, 1, memory_order_relaxed);
+    atomic_store_explicit(&announce.round_started, round, memory_order_release);
     pthread_join(thread, NULL);
     free((void *)announce.dirty);
 }

@@ -254,7 +254,7 @@ Test(ring_segment, a_hostile_header_is_refused_or_harmless)
     uint64_t state = 2463534242u;
     uint32_t accepted = 0;
     uint32_t refused = 0;
-    for (uint32_t round = 0; round < 20000; round++) {
+    for (uint32_t round = 0; round < 6000; round++) {
         struct kvf_segment_shm bad;
         memcpy(&bad, &good, sizeof bad);
         for (uint64_t i = 1 + random_next(&state) % 3; i > 0; i--) {
@@ -286,8 +286,8 @@ Test(ring_segment, a_hostile_header_is_refused_or_harmless)
         kvf_segment_unmap(&s);
     }
     close(fd);
-    cr_assert_gt(accepted, 2000);
-    cr_assert_gt(refused, 5000);
+    cr_assert_gt(accepted, 600);
+    cr_assert_gt(refused, 1500);
 }
 
 Test(ring_segment, limits_are_not_read_again_after_the_map)

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "ring/spsc.h"
 
@@ -238,6 +239,16 @@ Test(ring_spsc, recover_refuses_numbers_of_no_ring)
     cr_assert_gt(refused, 10000);
 }
 
+/* Races are tried for as many rounds as asked for, or as fit into this time on a busy machine. */
+#define RACE_SECONDS 8
+
+static time_t seconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec;
+}
+
 struct race {
     struct ring ring;
     _Atomic int is_stopping;
@@ -249,7 +260,11 @@ static void *push_until_stopped(void *ctx)
     struct race *race = ctx;
     uint64_t number = 0;
     while (!atomic_load_explicit(&race->is_stopping, memory_order_relaxed)) {
-        number += push_one(&race->ring, number);
+        uint32_t pushed = push_one(&race->ring, number);
+        number += pushed;
+        if (pushed == 0) {
+            sched_yield();
+        }
     }
     atomic_store_explicit(&race->pushed, number, memory_order_relaxed);
     return NULL;
@@ -265,7 +280,8 @@ Test(ring_spsc, a_consumer_is_taken_over_under_a_live_producer, .timeout = 100)
     pthread_t thread;
     cr_assert_eq(pthread_create(&thread, NULL, push_until_stopped, race), 0);
     uint64_t popped = 0;
-    for (uint32_t round = 0; popped < 200000; round++) {
+    time_t end = seconds_now() + RACE_SECONDS;
+    for (uint32_t round = 0; popped < 200000 && seconds_now() < end; round++) {
         uint64_t producer_pos;
         uint64_t consumer_pos;
         int err = kvf_spsc_recover(race->ring.slots, 16, &producer_pos, &consumer_pos);
@@ -274,6 +290,9 @@ Test(ring_spsc, a_consumer_is_taken_over_under_a_live_producer, .timeout = 100)
         kvf_spsc_consumer_init(&race->ring.consumer, race->ring.slots, 16, consumer_pos);
         struct slot out[3];
         uint32_t got = kvf_spsc_pop(&race->ring.consumer, out, 1 + round % 3);
+        if (got == 0) {
+            sched_yield();
+        }
         for (uint32_t i = 0; i < got; i++) {
             expect_slot(&out[i], popped++);
         }
@@ -295,6 +314,7 @@ struct dekker {
     _Alignas(64) _Atomic uint32_t sleeping;
     _Alignas(64) _Atomic uint64_t round_started;
     _Alignas(64) _Atomic uint64_t round_ended;
+    _Atomic int is_stopping;
     uint32_t producer_saw_flag;
 };
 
@@ -313,16 +333,18 @@ static void await(_Atomic uint64_t *counter, uint64_t value)
 static void *push_and_look(void *ctx)
 {
     struct dekker *dekker = ctx;
-    for (uint64_t round = 1; round <= DEKKER_ROUNDS; round++) {
+    for (uint64_t round = 1;; round++) {
         struct slot slot = slot_make(round);
         await(&dekker->round_started, round);
+        if (atomic_load_explicit(&dekker->is_stopping, memory_order_relaxed)) {
+            return NULL;
+        }
         kvf_spsc_push_seq_cst(&dekker->ring.producer, &slot, 1);
         /* D1 (seq_cst). */
         dekker->producer_saw_flag =
             atomic_load_explicit(&dekker->sleeping, memory_order_seq_cst);
         atomic_store_explicit(&dekker->round_ended, round, memory_order_release);
     }
-    return NULL;
 }
 
 Test(ring_spsc, no_wake_up_is_lost_between_push_and_sleep, .timeout = 100)
@@ -332,7 +354,9 @@ Test(ring_spsc, no_wake_up_is_lost_between_push_and_sleep, .timeout = 100)
     ring_init(&dekker->ring, 2, 0);
     pthread_t thread;
     cr_assert_eq(pthread_create(&thread, NULL, push_and_look, dekker), 0);
-    for (uint64_t round = 1; round <= DEKKER_ROUNDS; round++) {
+    time_t end = seconds_now() + RACE_SECONDS;
+    uint64_t round = 1;
+    for (; round <= DEKKER_ROUNDS && seconds_now() < end; round++) {
         atomic_store_explicit(&dekker->sleeping, 0, memory_order_relaxed);
         atomic_store_explicit(&dekker->round_started, round, memory_order_release);
         for (_Atomic uint64_t pause = 0; pause < round % 64u; pause++) {
@@ -345,6 +369,8 @@ Test(ring_spsc, no_wake_up_is_lost_between_push_and_sleep, .timeout = 100)
                   (unsigned long long)round);
         expect_pop(&dekker->ring, round);
     }
+    atomic_store_explicit(&dekker->is_stopping, 1, memory_order_relaxed);
+    atomic_store_explicit(&dekker->round_started, round, memory_order_release);
     pthread_join(thread, NULL);
     free(dekker);
 }
