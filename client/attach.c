@@ -521,7 +521,7 @@ static int adopt_again(kvf_client *client, int *socket_fd, struct kvf_reply *rep
     }
     atomic_store_explicit(&cold->dropped_code, 0, memory_order_relaxed);
     atomic_store_explicit(&cold->must_scan, true, memory_order_relaxed);
-    /* Last: opens are refused until every region is known to the new daemon. */
+    /* W2 (release). Last: opens are refused until every region is known to the new daemon. */
     atomic_store_explicit(&cold->is_supervisor_gone, false, memory_order_release);
     return 0;
 }

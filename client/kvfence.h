@@ -145,8 +145,8 @@ struct kvf_attach_opts {
                                 $XDG_RUNTIME_DIR/kvfence */
     const char *client_name; /* for logs and stats; NULL: the program's name. At most 63 bytes */
     uint32_t rooms_max;      /* 0: 1024. At most 65,536 open rooms */
-    uint32_t cmd_slots;      /* 0: 1024. A power of two, at most 65,536 */
-    uint32_t event_slots;    /* 0: 1024. A power of two, at most 65,536 */
+    uint32_t cmd_slots;      /* 0: 1024. A power of two, 2 to 65,536 */
+    uint32_t event_slots;    /* 0: 1024. A power of two, 2 to 65,536 */
     uint32_t arena_bytes;    /* 0: 4 MiB. A power of two, 4 KiB to 256 MiB; bounds what page lists may
                                 wait unread: 12 bytes per run of contiguous pages */
     uint32_t pad_[4];

@@ -127,6 +127,7 @@ int kvf_client_room_word(const kvf_client *client, kvf_room room, uint64_t *ret_
 int kvf_client_epoch(const kvf_client *client, bool is_open, uint64_t *ret_epoch)
 {
     const struct kvf_segment_shm *shm = client->cold.segment.shm;
+    /* W2 (acquire). */
     if (atomic_load_explicit(&client->cold.is_supervisor_gone, memory_order_acquire)) {
         return -KVF_E_WORKER_GONE;
     }

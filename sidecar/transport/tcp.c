@@ -187,12 +187,12 @@ void kvf_tcp_ready(struct kvf_transport *t, uint32_t lane_idx, uint32_t epoll_ev
 
 /* How much the kernel may hold of a stream, beyond the posts that the core counts. Paced: 4 ms' worth, so
  * that what is behind an abort stays small. Unpaced: what one connection needs to run at full speed, but
- * not more than the window of posts. The kernel doubles what it is told, for its own overhead. */
+ * not more than the window of posts. The kernel doubles what it is told, and with large frames fills it. */
 static int socket_bytes(const struct kvf_transport_config *config)
 {
     uint64_t bytes = KVF_TCP_SOCKET_BYTES_UNPACED;
     if (config->lane_rate_bytes > 0) {
-        bytes = config->lane_rate_bytes / 250u;
+        bytes = config->lane_rate_bytes / 500u; /* 2 ms, which the kernel doubles */
     } else if (config->lane_window_bytes > 0 && config->lane_window_bytes < bytes) {
         bytes = config->lane_window_bytes;
     }

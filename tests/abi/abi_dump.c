@@ -10,7 +10,7 @@
     printf("field %s.%s %zu %zu\n", #name, #field, offsetof(struct name, field),               \
            sizeof(((struct name *)0)->field))
 
-static void print_numbers(void)
+static void print_codes(void)
 {
     NUMBER(KVF_E_NO_DAEMON);
     NUMBER(KVF_E_DAEMON_GONE);
@@ -64,6 +64,10 @@ static void print_numbers(void)
     NUMBER(KVF_E_LIMIT_RANGE);
     NUMBER(KVF_E_LEASE_CLOSED);
     NUMBER(KVF_E_LEASE_KIND);
+}
+
+static void print_numbers(void)
+{
     NUMBER(KVF_FAILED);
     NUMBER(KVF_BOOTSTRAPPING);
     NUMBER(KVF_WAITING_FOR_INPUT);
@@ -84,7 +88,7 @@ static void print_numbers(void)
     NUMBER(KVF_LAST_PIECE);
 }
 
-static void print_structs(void)
+static void print_structs_of_attach_and_memory(void)
 {
     STRUCT(kvf_attach_opts);
     FIELD(kvf_attach_opts, size_bytes);
@@ -124,6 +128,10 @@ static void print_structs(void)
     FIELD(kvf_region_opts, planes);
     FIELD(kvf_region_opts, plane_count);
     FIELD(kvf_region_opts, pad_);
+}
+
+static void print_structs_of_rooms(void)
+{
     STRUCT(kvf_sink_opts);
     FIELD(kvf_sink_opts, size_bytes);
     FIELD(kvf_sink_opts, region);
@@ -190,7 +198,9 @@ static void print_structs(void)
 
 int main(void)
 {
+    print_codes();
     print_numbers();
-    print_structs();
+    print_structs_of_attach_and_memory();
+    print_structs_of_rooms();
     return 0;
 }

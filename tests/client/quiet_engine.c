@@ -125,8 +125,21 @@ static void live_quietly(struct fake_daemon *fake, kvf_client *client, uint32_t 
     IS(kvf_release(client, sink), 0);
 }
 
+static bool is_sanitized(void)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    return true;
+#else
+    return false;
+#endif
+}
+
 int main(void)
 {
+    if (is_sanitized()) {
+        fprintf(stderr, "skipped: a sanitizer makes system calls of its own\n");
+        return SKIP;
+    }
     struct fake_daemon fake;
     struct fake_memory memory;
     kvf_client *client;

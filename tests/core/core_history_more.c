@@ -86,19 +86,22 @@ Test(history, h25_the_outcome_is_fixed_at_close_on_each_side_alone)
     }
 }
 
+/* More than one socket buffer of aborts and of their answers. */
+#define STORM 2400u
+
 Test(history, h26_a_storm_of_aborts_overflows_nothing_and_fails_no_healthy_peer)
 {
     for (size_t i = 0; i < 2; i++) {
         struct pair *p = pair_new(&(struct pair_options){.placement = placements[i],
-                                                         .rooms = 1000,
-                                                         .grants_max = 1024,
-                                                         .lane_rooms = 1000,
-                                                         .parked_max = 1000,
-                                                         .pages = 4000,
+                                                         .rooms = STORM + 8,
+                                                         .grants_max = 2 * STORM,
+                                                         .lane_rooms = STORM + 8,
+                                                         .parked_max = STORM,
+                                                         .pages = 4 * STORM + 8,
                                                          .runs_max = 16384});
         pair_warm(p, 0, 1);
-        static struct pair_room *sinks[900];
-        for (uint32_t k = 0; k < 900; k++) {
+        static struct pair_room *sinks[STORM];
+        for (uint32_t k = 0; k < STORM; k++) {
             sinks[k] = pair_sink(p, 0, 1, 10 + k, 4 * k, 4);
             if (k % 2 == 0) {
                 (void)pair_source(p, 1, 10 + k);
@@ -107,7 +110,7 @@ Test(history, h26_a_storm_of_aborts_overflows_nothing_and_fails_no_healthy_peer)
         pair_settle(p);
         pair_link(p, 0, 1)->hold_write[PAIR_SINK] = true; /* neither socket takes anything */
         pair_link(p, 0, 1)->hold_write[PAIR_SOURCE] = true;
-        for (uint32_t k = 0; k < 900; k++) {
+        for (uint32_t k = 0; k < STORM; k++) {
             pair_abort(sinks[k]);
         }
         pair_settle(p);
@@ -115,7 +118,7 @@ Test(history, h26_a_storm_of_aborts_overflows_nothing_and_fails_no_healthy_peer)
         pair_settle(p);
         pair_link(p, 0, 1)->hold_write[PAIR_SOURCE] = false;
         pair_settle(p);
-        for (uint32_t k = 0; k < 900; k++) {
+        for (uint32_t k = 0; k < STORM; k++) {
             cr_assert(pair_is_drained(sinks[k]));
         }
         cr_assert_eq(pair_count(p, 0, KVF_COUNT_PEERS_LOST), 0);

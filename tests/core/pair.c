@@ -121,6 +121,7 @@ static void fill_defaults(struct pair_options *o)
     DEFAULT(runs_max, 4096);
     DEFAULT(pieces_max, 512);
     DEFAULT(parked_max, 16);
+    DEFAULT(peers_max, PAIR_PEERS);
     DEFAULT(post_bytes, PAIR_BYTES(4));
     DEFAULT(room_window_bytes, PAIR_BYTES(16));
     DEFAULT(lane_window_bytes, PAIR_BYTES(64));
@@ -139,7 +140,7 @@ struct pair *pair_new(const struct pair_options *options)
     p->is_bound_checked = true;
     p->limits = (struct kvf_core_limits){.clients_max = PAIR_CLIENTS,
                                          .rooms_per_client_max = o->rooms,
-                                         .peers_max = PAIR_PEERS,
+                                         .peers_max = o->peers_max,
                                          .lanes_per_peer = o->lanes,
                                          .grants_max = o->grants_max,
                                          .runs_max = o->runs_max,

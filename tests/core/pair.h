@@ -207,6 +207,7 @@ struct pair_options {
     uint32_t runs_max;     /* 4096 */
     uint32_t pieces_max;   /* 512 */
     uint32_t parked_max;   /* 16 a peer */
+    uint32_t peers_max;    /* PAIR_PEERS */
     uint64_t post_bytes;   /* 4 pages */
     uint64_t stripe_bytes; /* 0: every grant on all lanes */
     uint64_t room_window_bytes;
