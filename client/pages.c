@@ -128,7 +128,21 @@ static bool undo_stale_counts(kvf_client *client)
     return true;
 }
 
-/* The rare half of asking for one page: its word is not zero. */
+/* The common case of a page that was ever lent, decided here without a call: its sink is drained, or newer
+ * than the lender. What this does not know, kvf_ledger_is_idle does. */
+static inline bool is_plainly_idle(const struct kvf_segment *segment, uint64_t word)
+{
+    uint32_t slot = kvf_ledger_slot(word);
+    if (kvf_ledger_kind_of(word) != KVF_LEDGER_SINK || slot >= segment->limits.rooms_max) {
+        return false;
+    }
+    /* R1 (acquire). */
+    uint64_t room_word = atomic_load_explicit(&segment->rooms[slot].word, memory_order_acquire);
+    uint64_t newer_by = kvf_word_generation(room_word) - kvf_ledger_generation(word);
+    return newer_by == 0 ? kvf_word_is_drained(room_word) : newer_by <= KVF_GENERATION_MAX / 2u;
+}
+
+/* The rare half of asking for one page: lent, or lent for reading. */
 static bool page_is_idle_slow(kvf_client *client, const struct kvf_client_region *region,
                               uint64_t page, uint64_t word, bool *has_swept)
 {
@@ -164,8 +178,11 @@ static inline int pages_are_idle(kvf_client *client, uint32_t handle, const int3
     if (region == NULL) {
         return -KVF_E_UNKNOWN_REGION;
     }
+    const struct kvf_segment *segment = &client->cold.segment;
     const _Atomic uint64_t *words = region->words;
     uint64_t page_count = region->page_count;
+    /* Pages of one list were mostly lent together: a word found idle is not asked about again. */
+    uint64_t idle_word = 0;
     bool has_swept = false;
     int answer = 1;
     for (size_t i = 0; i < n; i++) {
@@ -176,7 +193,14 @@ static inline int pages_are_idle(kvf_client *client, uint32_t handle, const int3
         }
         /* G1 (acquire): whoever stored zero had seen the last room of the page drained. */
         uint64_t word = atomic_load_explicit(&words[page], memory_order_acquire);
-        if (word != 0 && !page_is_idle_slow(client, region, page, word, &has_swept)) {
+        if (word == 0 || word == idle_word) {
+            continue;
+        }
+        if (is_plainly_idle(segment, word)) {
+            idle_word = word;
+            continue;
+        }
+        if (!page_is_idle_slow(client, region, page, word, &has_swept)) {
             if (ret_position != NULL) {
                 *ret_position = i;
             }

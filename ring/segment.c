@@ -3,6 +3,8 @@
 #include "ring/segment.h"
 
 #include <errno.h>
+#include <sys/vfs.h>
+#include <linux/magic.h>
 #include <fcntl.h>
 #include <stddef.h>
 #include <string.h>
@@ -133,6 +135,12 @@ void kvf_memory_unmap(void *addr, uint64_t bytes)
     if (addr != NULL) {
         munmap(addr, (size_t)bytes);
     }
+}
+
+bool kvf_memory_is_paged(int fd)
+{
+    struct statfs fs;
+    return fstatfs(fd, &fs) == 0 && fs.f_type == TMPFS_MAGIC;
 }
 
 int kvf_memory_populate(void *addr, uint64_t bytes)
@@ -337,6 +345,9 @@ int kvf_segment_map(int fd, bool dont_fork, struct kvf_segment *ret_segment)
 {
     uint64_t bytes = 0;
     int err = check_seals(fd, F_SEAL_SHRINK | F_SEAL_GROW);
+    if (err == 0 && !kvf_memory_is_paged(fd)) {
+        err = -EPROTO;
+    }
     if (err == 0) {
         err = file_bytes_of(fd, &bytes);
     }

@@ -68,6 +68,9 @@ int kvf_memory_populate(void *addr, uint64_t bytes);
  * wipe_bytes, a multiple of the page size, read as zero in a forked child. -EINVAL, -errno. Unmapped by
  * kvf_memory_unmap. */
 int kvf_memory_map_private(uint64_t bytes, uint64_t wipe_bytes, void **ret_addr);
+/* Whether fd is on tmpfs, whose holes read as zero pages: a hugetlb file's hole can be a signal when the
+ * pool of huge pages is empty. For what is touched by plain loads and stores (segments, ledgers). */
+bool kvf_memory_is_paged(int fd);
 /* 0 if fd's file cannot shrink; -EPERM if the seal is missing; -EINVAL not a file that knows seals. */
 int kvf_memory_check_seal(int fd);
 

@@ -9,6 +9,7 @@
 
 #include "ring/codes.h"
 #include "sidecar/control.h"
+#include "sidecar/host/clock.h"
 #include "sidecar/host/log.h"
 #include "sidecar/host/packet.h"
 #include "sidecar/reap.h"
@@ -260,10 +261,13 @@ static uint32_t take_commands(struct kvf_clients *all, struct client *c, uint64_
 {
     uint32_t count = 0;
     uint64_t record_bytes = 0;
+    uint64_t begin_ns = kvf_clock_now_ns();
     struct kvf_cmd_shm cmd;
-    /* Long page lists count too: one client's must not hold up the others. */
+    /* Long page lists count too, by their bytes and by their time, since one run can name very many
+     * pages: one client's must not hold up the others, nor the heartbeat. */
     while (count < KVF_CLIENT_TURN_COMMANDS && record_bytes < KVF_CLIENT_TURN_BYTES &&
-           c->state == CLIENT_LIVE && kvf_spsc_pop(&c->commands, &cmd, 1) == 1) {
+           c->state == CLIENT_LIVE && kvf_clock_now_ns() - begin_ns < KVF_CLIENT_TURN_NS &&
+           kvf_spsc_pop(&c->commands, &cmd, 1) == 1) {
         count++;
         record_bytes += cmd.arena_bytes;
         const char *why = kvf_client_take_command(all, c, now_ns, &cmd);

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "ring/codes.h"
@@ -68,6 +69,15 @@ int kvf_regions_create(uint32_t clients_max, struct kvf_core *core, struct kvf_h
 
 /* ---- helper thread -------------------------------------------------------------------------------- */
 
+/* Only memory that is all there: touching a sparse file would allocate what the engine never had. */
+static void populate(const struct mapped_region *m)
+{
+    struct stat st;
+    if (fstat(m->memory_fd, &st) == 0 && (uint64_t)st.st_blocks * 512u >= (uint64_t)st.st_size) {
+        (void)kvf_memory_populate(m->base, m->memory_bytes);
+    }
+}
+
 static void map_work(struct kvf_job *job)
 {
     struct mapped_region *m = (struct mapped_region *)job;
@@ -80,7 +90,7 @@ static void map_work(struct kvf_job *job)
     if (m->err == 0) {
         /* Here, on the helper's time: otherwise the loop pays for each page when it first places into it.
          * What cannot be touched now is found, and answered, when a transfer needs it. */
-        (void)kvf_memory_populate(m->base, m->memory_bytes);
+        populate(m);
     }
     close(m->memory_fd); /* the mapping holds the memory from here on */
     m->memory_fd = -1;

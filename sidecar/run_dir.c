@@ -125,8 +125,12 @@ static int read_worker(struct kvf_run_dir *dir, struct kvf_process_id *ret_id)
     }
     char text[256];
     ssize_t got = read(fd, text, sizeof(text) - 1u);
+    int err = got < 0 ? -errno : 0;
     close(fd);
-    text[got > 0 ? got : 0] = '\0';
+    if (err != 0) {
+        return err;
+    }
+    text[got] = '\0';
     struct kvf_process_id id = {0};
     if (sscanf(text, "%d %" SCNu64 " %39s", &id.pid, &id.start_ticks, id.boot_id) != 3 ||
         id.pid <= 1) {
@@ -147,6 +151,9 @@ static int open_exactly(const struct kvf_process_id *wanted, int *ret_pidfd)
     }
     struct kvf_process_id now;
     err = kvf_process_identify(wanted->pid, &now);
+    if (err != 0 && kvf_pidfd_wait(pidfd, 0) == 1) {
+        err = -ESRCH; /* it ended meanwhile */
+    }
     if (err == 0 &&
         (now.start_ticks != wanted->start_ticks || strcmp(now.boot_id, wanted->boot_id) != 0)) {
         err = -ESRCH;
@@ -163,8 +170,19 @@ int kvf_run_dir_await_worker(struct kvf_run_dir *dir)
 {
     struct kvf_process_id id;
     int pidfd = -1;
-    if (read_worker(dir, &id) != 0 || open_exactly(&id, &pidfd) != 0) {
-        return 0;
+    int err = read_worker(dir, &id);
+    if (err == 0) {
+        err = open_exactly(&id, &pidfd);
+    }
+    if (err == -ENOENT || err == -ESRCH) {
+        return 0; /* none was named, or exactly that process has ended */
+    }
+    if (err != 0) { /* not knowing is no proof */
+        kvf_log(KVF_LOG_ERROR,
+                "cannot tell whether the worker of an earlier daemon has ended (%s): its memory "
+                "may still be written, so nothing is registered before",
+                strerror(-err));
+        return err;
     }
     int timeout_ms = (int)dir->config->kill_ms;
     /* It dies with its supervisor; taking it apart may need a moment. */

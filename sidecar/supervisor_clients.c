@@ -2,6 +2,7 @@
  * one reply, or refused with a code and a sentence. A hang-up means "close its rooms"; only the pidfd of
  * the engine says that it is gone; only the worker's word "quiet" lets its memory go. */
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -423,13 +424,20 @@ static void take_request(struct kvf_supervisor *s, struct sup_client *c, size_t 
     kvf_sup_sync(s);
 }
 
+/* An event may be of a client that had this place before, read in the same round. */
+static bool has_hung_up(int socket_fd)
+{
+    struct pollfd p = {.fd = socket_fd, .events = POLLRDHUP};
+    return poll(&p, 1, 0) == 1 && (p.revents & (POLLHUP | POLLRDHUP | POLLERR)) != 0;
+}
+
 void kvf_sup_client_ready(struct kvf_supervisor *s, uint32_t idx, uint32_t events)
 {
     struct sup_client *c = &s->clients[idx];
     if (!c->is_used || c->socket_fd < 0) {
         return; /* gone earlier in this round of events */
     }
-    if ((events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR)) != 0) {
+    if ((events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR)) != 0 && has_hung_up(c->socket_fd)) {
         kvf_log(KVF_LOG_INFO, "client %u (%s, pid %d) hung up", c->idx, c->name, c->engine_pid);
         kvf_sup_client_hang_up(s, c);
         return;
@@ -480,7 +488,8 @@ void kvf_sup_client_hang_up(struct kvf_supervisor *s, struct sup_client *c)
 void kvf_sup_engine_ended(struct kvf_supervisor *s, uint32_t idx)
 {
     struct sup_client *c = &s->clients[idx];
-    if (!c->is_used || c->engine_fd < 0) {
+    /* The event may be of an engine that had this place before, read in the same round: ask this one. */
+    if (!c->is_used || c->engine_fd < 0 || kvf_pidfd_wait(c->engine_fd, 0) != 1) {
         return;
     }
     kvf_log(KVF_LOG_INFO, "the engine of client %u (%s, pid %d) has ended", c->idx, c->name,

@@ -56,13 +56,16 @@ static bool is_sharing(const struct kvf_link_plane *a, const struct kvf_link_pla
     return into < a->page_bytes || (has_next && b->page_bytes > a->stride - into);
 }
 
+/* What one frame of a lane can carry (transport/tcp). */
+#define PLANE_PAGE_BYTES_MAX (UINT64_C(64) << 20)
+
 static uint32_t check_planes(const struct sup_region *r, const char **ret_text)
 {
     for (uint32_t i = 0; i < r->plane_count; i++) {
         const struct kvf_link_plane *p = &r->planes[i];
         uint64_t end = 0;
-        if (p->page_bytes == 0 || p->page_bytes > UINT32_MAX) {
-            *ret_text = "a plane's pages must have 1 to 4294967295 bytes";
+        if (p->page_bytes == 0 || p->page_bytes > PLANE_PAGE_BYTES_MAX) {
+            *ret_text = "a plane's pages must have 1 to 67108864 bytes";
             return KVF_E_MEMORY_RANGE;
         }
         if (p->stride < p->page_bytes) {
@@ -165,7 +168,7 @@ static uint32_t check_ledger(const struct sup_region *r, const char **ret_text)
 {
     void *addr = NULL;
     *ret_text = "the ledger handed on is not one of this region";
-    if (kvf_memory_check_seal(r->ledger_fd) != 0 ||
+    if (kvf_memory_check_seal(r->ledger_fd) != 0 || !kvf_memory_is_paged(r->ledger_fd) ||
         kvf_memory_map(r->ledger_fd, 0, kvf_ledger_bytes(r->page_count), false, true, &addr) !=
             0) {
         return KVF_E_PROTOCOL;

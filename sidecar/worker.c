@@ -108,6 +108,7 @@ static void tick(struct kvf_worker *w)
     }
     kvf_worker_stop_turn(w);
     if (w->now_ns - w->stats_ns >= STATS_PERIOD_NS) {
+        (void)kvf_worker_actions(w); /* words that wait to be published go first */
         for (uint32_t i = 0; i < w->config.clients; i++) {
             kvf_worker_check_quiet(w,
                                    i); /* rooms of an earlier worker may have been the last */

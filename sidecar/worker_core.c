@@ -122,6 +122,7 @@ int kvf_worker_transport_create(struct kvf_worker *w)
 
 static void open_lane(struct kvf_worker *w, const struct kvf_lane_open *open)
 {
+    w->lane_epochs[open->lane] = open->epoch; /* posts may come before the transport says up */
     int err = w->ops->open(w->transport, open);
     if (err != 0) {
         kvf_core_lane_lost(w->core, w->now_ns, open->lane, open->epoch, -err);

@@ -205,6 +205,7 @@ static void take_message(struct kvf_worker *w, const struct kvf_link_region *pac
         return;
     case KVF_LINK_CLIENT_REAPED:
         kvf_clients_reaped(w->clients, w->now_ns, msg->client);
+        (void)kvf_worker_actions(w); /* words that wait to be published go first */
         kvf_worker_check_quiet(w, msg->client);
         return;
     case KVF_LINK_REGION_ADD:

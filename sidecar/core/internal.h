@@ -13,6 +13,7 @@
 #include "sidecar/core/runs.h"
 
 #define KVF_REGIONS_PER_WORKER_MAX 4096u
+#define KVF_LIST_PAGES_MAX (1u << 20) /* of one page list: a walk over it stays short of a deadline */
 #define KVF_TOMBSTONES 8192u    /* power of two; hints only, overwritten freely */
 #define KVF_HASH_BUCKETS 16384u /* power of two */
 #define KVF_CONNECT_RETRY_NS UINT64_C(50000000)
@@ -260,6 +261,7 @@ struct kvf_peer {
     uint32_t worker_starts;
     uint64_t supervisor_id;
     uint64_t session;
+    uint32_t dial_id; /* OUT: random, fixed with the peer; upper half of every session of it */
     uint64_t retry_ns;
     uint64_t unreachable_since_ns; /* 0: reachable */
     uint64_t heard_ns;             /* last PONG, or the start of the wait for one */

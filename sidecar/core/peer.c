@@ -51,6 +51,7 @@ static uint32_t peer_alloc(struct kvf_core *core, enum kvf_peer_role role)
             core->lanes[kvf_lane_id(i, j)] = (struct kvf_lane){0};
         }
         p->role = (uint8_t)role;
+        p->dial_id = (uint32_t)kvf_core_random(core);
         return i;
     }
     return KVF_NONE;
@@ -273,7 +274,7 @@ void kvf_core_peer_connected(struct kvf_core *core, uint64_t now_ns, uint32_t pe
         return;
     }
     p->state = KVF_PEER_HELLO;
-    p->session = kvf_core_random(core);
+    p->session = (uint64_t)p->dial_id << 32 | (uint32_t)kvf_core_random(core);
     p->ping_seq = 0;
     p->heard_seq = 0;
     p->seq_in = 0;
@@ -353,6 +354,9 @@ int kvf_core_peer_accept(struct kvf_core *core, uint64_t now_ns, const unsigned 
         }
         if (p->worker_starts > h.worker_starts) {
             return -KVF_E_PEER_REFUSED; /* a ghost of an incarnation that has been replaced */
+        }
+        if (p->worker_starts == h.worker_starts && p->session >> 32 != h.session >> 32) {
+            continue; /* the same daemon, which reaches us by another address too */
         }
         kvf_peer_drop(core, now_ns, i,
                       ECONNRESET); /* its unread bytes are thrown away with it */
@@ -444,7 +448,9 @@ static uint32_t begin_grant(struct kvf_core *core, uint32_t peer,
     memcpy(s->lane_epochs, m->lane_epochs, sizeof s->lane_epochs);
     s->page_count = m->page_count;
     s->total_runs = m->total_runs;
-    if (m->total_runs <= core->limits.runs_max) {
+    /* Half of the pool is ours: what peers park must not starve the rooms of our own engines. */
+    if (m->total_runs <= core->limits.runs_max / 2 &&
+        core->runs.used <= core->limits.runs_max / 2 - m->total_runs) {
         s->run_block = kvf_core_runs_alloc(core, m->total_runs); /* none: declined when whole */
     }
     p->assembling = source + 1;
@@ -488,9 +494,10 @@ static bool on_grant(struct kvf_core *core, uint64_t now_ns, uint32_t peer,
     if (p->role != KVF_PEER_IN || kvf_wire_get_grant(payload, bytes, &m) != 0) {
         return false;
     }
-    if (m.first_run == 0 && !kvf_source_has_place(core)) {
-        kvf_peer_drop(core, now_ns, peer,
-                      ENOBUFS); /* our table is full: no fault of the peer's */
+    if (m.first_run == 0 &&
+        (p->grants.count >= core->limits.grants_max / 4 || !kvf_source_has_place(core))) {
+        /* One peer that lets its answers lie may not fill the table for the others. */
+        kvf_peer_drop(core, now_ns, peer, ENOBUFS);
         return true;
     }
     uint32_t source = m.first_run == 0 ? begin_grant(core, peer, &m) : p->assembling - 1;

@@ -314,8 +314,8 @@ static int check_runs(struct kvf_core *core, uint32_t client, const struct kvf_r
         pages += runs[i].count;
         bytes += (uint64_t)runs[i].count * reg->page_bytes;
         mask |= (uint16_t)(1u << (runs[i].region & 0xffu));
-        if (pages > KVF_REGION_PAGES_MAX) {
-            return -KVF_E_PAGE_RANGE;
+        if (pages > KVF_LIST_PAGES_MAX) {
+            return -KVF_E_RESOURCES;
         }
     }
     if (pages == 0) {

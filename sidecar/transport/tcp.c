@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "ring/segment.h"
 #include "sidecar/transport/tcp_lane.h"
 #include "sidecar/transport/tcp_socket.h"
 
@@ -29,7 +29,7 @@ static const struct kvf_tcp *const_tcp_of(const struct kvf_transport *t)
 static void free_all(struct kvf_tcp *tcp)
 {
     if (tcp->filler != NULL) {
-        munmap(tcp->filler, KVF_TCP_SCRATCH_BYTES);
+        kvf_memory_unmap(tcp->filler, KVF_TCP_SCRATCH_BYTES);
     }
     free(tcp->plans);
     free(tcp->headers);
@@ -65,9 +65,9 @@ int kvf_tcp_create(const struct kvf_transport_config *config,
     tcp->iovs = calloc(KVF_TCP_IOVS_MAX, sizeof(*tcp->iovs));
     tcp->headers = calloc(KVF_TCP_IOVS_MAX, KVF_LANE_HEADER_BYTES);
     tcp->plans = calloc(KVF_TCP_IOVS_MAX, sizeof(*tcp->plans));
-    void *filler =
-        mmap(NULL, KVF_TCP_SCRATCH_BYTES, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    tcp->filler = filler == MAP_FAILED ? NULL : filler;
+    void *filler = NULL; /* never written: every page of it is the zero page */
+    (void)kvf_memory_map_private(KVF_TCP_SCRATCH_BYTES, 0, &filler);
+    tcp->filler = filler;
     if (tcp->lanes == NULL || tcp->entries == NULL || tcp->scratch == NULL ||
         tcp->iovs == NULL || tcp->headers == NULL || tcp->plans == NULL ||
         tcp->filler == NULL) {

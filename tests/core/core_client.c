@@ -100,7 +100,7 @@ Test(core_client, a_reaped_engines_cpu_leases_are_proven_and_its_device_leases_a
     pair_advance(p, 100000 * PAIR_MS);
     cr_assert_eq(pair_phase(gpu), KVF_PHASE_QUARANTINED); /* no amount of time frees them */
     cr_assert_not(kvf_core_client_is_quiet(p->daemons[0].core, 0));
-    /* Later proof: whoever can tell that the device is done returns the lease. */
+    /* Later proof: whoever can tell that the device is at rest returns the lease. */
     pair_lease_return(gpu);
     pair_lease_return(disk);
     pair_lease_return(mixed);

@@ -28,6 +28,30 @@ Test(core_peer, a_room_whose_grant_never_left_survives_the_loss_of_the_connectio
     pair_finish(p);
 }
 
+/* The abort falls between the loss and the next attempt: the peer's room must not wait for nobody. */
+Test(core_peer, an_abort_while_the_connection_is_away_is_told_when_it_is_back)
+{
+    struct pair *p = pair_new(&(struct pair_options){.lane_rooms = 1});
+    pair_warm(p, 0, 1);
+    struct pair_room *first = pair_source(p, 1, 1);
+    struct pair_room *first_sink = pair_sink(p, 0, 1, 1, 0, 4);
+    struct pair_room *second = pair_source(p, 1, 2);
+    struct pair_room *second_sink = pair_sink(p, 0, 1, 2, 8, 4);
+    struct pair_room *third = pair_source(p, 1, 3);
+    struct pair_room *third_sink = pair_sink(p, 0, 1, 3, 16, 4);
+    pair_settle(p);
+    pair_conn_cut(p, pair_conn(p, 0, 1));
+    pair_abort(second_sink);
+    pair_expect(second_sink, KVF_OUTCOME_FAILED, KVF_PROOF_NEVER_POSTED, KVF_E_ABORTED);
+    (void)pair_submit(third, 0, 0, 4, true);
+    pair_advance(p, 200 * PAIR_MS);
+    pair_expect(third_sink, KVF_OUTCOME_SUCCESS, KVF_PROOF_LANDED, 0);
+    cr_assert(pair_is_drained(first));
+    cr_assert(pair_is_drained(first_sink));
+    pair_expect(second, KVF_OUTCOME_FAILED, KVF_PROOF_NEVER_POSTED, KVF_E_PEER_ABORTED);
+    pair_finish(p);
+}
+
 Test(core_peer, waiting_rooms_go_to_the_next_incarnation_and_no_granted_one_does)
 {
     for (uint32_t is_same = 0; is_same < 2; is_same++) {
