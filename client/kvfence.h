@@ -139,15 +139,18 @@ const char *kvf_proof_name(int proof);
 
 struct kvf_attach_opts {
     uint32_t size_bytes;
-    uint32_t timeout_ms;     /* how long to wait for a daemon that is not there yet; 0 = try once */
+    uint32_t timeout_ms; /* how long to wait for a daemon that is not there yet; 0 = try once */
     const char *socket_path; /* NULL: $KVFENCE_SOCKET, then <run dir>/<name>.sock */
-    const char *daemon_name; /* NULL: "gpu0". <run dir> is $KVFENCE_RUN_DIR, /run/kvfence as root, or
+    const char
+        *daemon_name; /* NULL: "gpu0". <run dir> is $KVFENCE_RUN_DIR, /run/kvfence as root, or
                                 $XDG_RUNTIME_DIR/kvfence */
-    const char *client_name; /* for logs and stats; NULL: the program's name. At most 63 bytes */
-    uint32_t rooms_max;      /* 0: 1024. At most 65,536 open rooms */
-    uint32_t cmd_slots;      /* 0: 1024. A power of two, 2 to 65,536 */
-    uint32_t event_slots;    /* 0: 1024. A power of two, 2 to 65,536 */
-    uint32_t arena_bytes;    /* 0: 4 MiB. A power of two, 4 KiB to 256 MiB; bounds what page lists may
+    const char
+        *client_name;     /* for logs and stats; NULL: the program's name. At most 63 bytes */
+    uint32_t rooms_max;   /* 0: 1024. At most 65,536 open rooms */
+    uint32_t cmd_slots;   /* 0: 1024. A power of two, 2 to 65,536 */
+    uint32_t event_slots; /* 0: 1024. A power of two, 2 to 65,536 */
+    uint32_t
+        arena_bytes; /* 0: 4 MiB. A power of two, 4 KiB to 256 MiB; bounds what page lists may
                                 wait unread: 12 bytes per run of contiguous pages */
     uint32_t pad_[4];
 };
@@ -179,10 +182,10 @@ int kvf_daemon_check(kvf_client *client);
 struct kvf_daemon_info {
     uint32_t size_bytes;
     uint32_t lanes_per_peer;
-    uint64_t worker_epoch;    /* 0: no worker serves now */
-    uint64_t bound_usual_us;  /* abort, error or death to drained, usual part */
-    uint64_t bound_worst_us;  /* and with watchdog and the worker's end */
-    uint64_t loop_count;      /* turns of the worker's loop */
+    uint64_t worker_epoch;   /* 0: no worker serves now */
+    uint64_t bound_usual_us; /* abort, error or death to drained, usual part */
+    uint64_t bound_worst_us; /* and with watchdog and the worker's end */
+    uint64_t loop_count;     /* turns of the worker's loop */
     uint64_t events_lost;
 };
 int kvf_daemon_info(kvf_client *client, struct kvf_daemon_info *ret_info);
@@ -191,7 +194,8 @@ int kvf_daemon_info(kvf_client *client, struct kvf_daemon_info *ret_info);
 
 struct kvf_pool_opts {
     uint32_t size_bytes;
-    int32_t numa_node;   /* -1: anywhere. Otherwise the memory is bound there before its first touch */
+    int32_t
+        numa_node; /* -1: anywhere. Otherwise the memory is bound there before its first touch */
     uint64_t bytes;      /* rounded up to the page size used */
     uint32_t huge_pages; /* 0: use 2 MiB pages if enough are free; 1: require them; 2: never */
     uint32_t pad_[5];
@@ -205,7 +209,7 @@ int kvf_pool_create(const struct kvf_pool_opts *opts, kvf_pool **ret_pool);
 int kvf_pool_adopt(int fd, uint64_t bytes, kvf_pool **ret_pool);
 void *kvf_pool_addr(const kvf_pool *pool);
 uint64_t kvf_pool_bytes(const kvf_pool *pool);
-int kvf_pool_fd(const kvf_pool *pool);         /* owned by the pool */
+int kvf_pool_fd(const kvf_pool *pool);              /* owned by the pool */
 uint32_t kvf_pool_page_bytes(const kvf_pool *pool); /* 4096 or 2 MiB */
 /* Unmaps and closes. Regions that use it keep the memory alive in the daemon until unregistered. */
 void kvf_pool_destroy(kvf_pool *pool);
@@ -218,12 +222,12 @@ struct kvf_plane {
 
 struct kvf_region_opts {
     uint32_t size_bytes;
-    int32_t fd;            /* the memory: a sealed memfd (kvf_pool_fd) */
-    uint64_t memory_off;   /* start of the region in it, multiple of 4096 */
+    int32_t fd;          /* the memory: a sealed memfd (kvf_pool_fd) */
+    uint64_t memory_off; /* start of the region in it, multiple of 4096 */
     uint64_t memory_bytes;
-    uint64_t page_count;   /* page indices 0 .. page_count - 1 */
+    uint64_t page_count; /* page indices 0 .. page_count - 1 */
     const struct kvf_plane *planes;
-    uint32_t plane_count;  /* 1 .. 512. Page index p covers p's bytes in every plane */
+    uint32_t plane_count; /* 1 .. 512. Page index p covers p's bytes in every plane */
     uint32_t pad_[3];
 };
 
@@ -258,16 +262,21 @@ struct kvf_sink_opts {
     const int32_t *pages;   /* in the order of the grant's positions; or pages64 */
     const int64_t *pages64; /* used if pages is NULL */
     size_t page_count;      /* at least 1 */
-    uint32_t aux_region;    /* auxiliary slots (metadata): pages of another region, appended to the list */
-    uint32_t aux_count;     /* 0: none */
+    uint32_t
+        aux_region; /* auxiliary slots (metadata): pages of another region, appended to the list */
+    uint32_t aux_count; /* 0: none */
     const int32_t *aux_pages;
-    const char *const *writers; /* "host:port", "[v6]:port" of each source's daemon; names are resolved
+    const char *const
+        *writers; /* "host:port", "[v6]:port" of each source's daemon; names are resolved
                                    here, which may block */
-    uint32_t writer_count;  /* 1 .. 16; every writer gets a grant for the whole list unless ranges say
+    uint32_t
+        writer_count; /* 1 .. 16; every writer gets a grant for the whole list unless ranges say
                                otherwise */
-    uint32_t group;         /* 0; a registered group of several ranks is not supported yet */
-    const uint32_t *range_starts; /* per writer: first position and count of its own part of the list; */
-    const uint32_t *range_counts; /* parts must not overlap and cover the list. NULL with one writer */
+    uint32_t group;   /* 0; a registered group of several ranks is not supported yet */
+    const uint32_t
+        *range_starts; /* per writer: first position and count of its own part of the list; */
+    const uint32_t
+        *range_counts; /* parts must not overlap and cover the list. NULL with one writer */
     uint32_t pad_[4];
 };
 
@@ -282,7 +291,7 @@ int kvf_open_sink(kvf_client *client, const struct kvf_sink_opts *opts, kvf_room
 
 struct kvf_source_opts {
     uint32_t size_bytes;
-    uint32_t region;     /* its pieces come from here */
+    uint32_t region; /* its pieces come from here */
     uint64_t label;
     uint64_t key;
     uint32_t sink_count; /* 0 = 1. How many sinks this room serves, at most 16 */
@@ -299,12 +308,12 @@ int kvf_open_source(kvf_client *client, const struct kvf_source_opts *opts, kvf_
 
 struct kvf_piece_opts {
     uint32_t size_bytes;
-    uint32_t region;        /* the room's region or its aux_region */
-    const int32_t *pages;   /* source pages, or pages64 */
+    uint32_t region;      /* the room's region or its aux_region */
+    const int32_t *pages; /* source pages, or pages64 */
     const int64_t *pages64;
     size_t page_count;
-    uint32_t start;         /* position in the grant's page list of pages[0] */
-    uint32_t flags;         /* KVF_LAST_PIECE */
+    uint32_t start; /* position in the grant's page list of pages[0] */
+    uint32_t flags; /* KVF_LAST_PIECE */
     uint32_t pad_[4];
 };
 
@@ -344,9 +353,9 @@ struct kvf_room_info {
     uint64_t placed_bytes; /* sink: landed so far; source: accepted by the lanes so far */
     uint64_t total_bytes;  /* 0: not known yet */
     uint64_t close_to_drained_ns;
-    uint32_t total_pages;  /* source: length of the grant's page list, 0 = no grant yet */
-    uint32_t unproven;     /* (grant, lane) pairs still without proof */
-    uint32_t leases_cpu;   /* external leases out */
+    uint32_t total_pages; /* source: length of the grant's page list, 0 = no grant yet */
+    uint32_t unproven;    /* (grant, lane) pairs still without proof */
+    uint32_t leases_cpu;  /* external leases out */
     uint32_t leases_gpu;
     uint32_t leases_direct_io;
     uint32_t pad_;
@@ -396,7 +405,8 @@ struct kvf_group_opts {
 };
 /* Registers the ranks of a tensor- or pipeline-parallel engine. One rank is accepted; several answer
  * -KVF_E_GROUP_UNSUPPORTED in this version. */
-int kvf_group_register(kvf_client *client, const struct kvf_group_opts *opts, uint32_t *ret_group);
+int kvf_group_register(kvf_client *client, const struct kvf_group_opts *opts,
+                       uint32_t *ret_group);
 
 #ifdef __cplusplus
 }

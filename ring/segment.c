@@ -3,13 +3,13 @@
 #include "ring/segment.h"
 
 #include <errno.h>
-#include <sys/vfs.h>
-#include <linux/magic.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "ring/spsc.h"

@@ -15,7 +15,7 @@
 #include "sidecar/helper.h"
 
 #define KVF_CLIENT_TURN_COMMANDS 64u                /* per client and turn */
-#define KVF_CLIENT_TURN_NS UINT64_C(2000000)            /* ... and so much time, per client */
+#define KVF_CLIENT_TURN_NS UINT64_C(2000000)        /* ... and so much time, per client */
 #define KVF_CLIENT_TURN_BYTES (UINT64_C(256) << 10) /* ... or so much of page lists */
 #define KVF_CLIENT_TURN_DIRTY 256u
 

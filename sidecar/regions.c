@@ -73,7 +73,8 @@ int kvf_regions_create(uint32_t clients_max, struct kvf_core *core, struct kvf_h
 static void populate(const struct mapped_region *m)
 {
     struct stat st;
-    if (fstat(m->memory_fd, &st) == 0 && (uint64_t)st.st_blocks * 512u >= (uint64_t)st.st_size) {
+    if (fstat(m->memory_fd, &st) == 0 &&
+        (uint64_t)st.st_blocks * 512u >= (uint64_t)st.st_size) {
         (void)kvf_memory_populate(m->base, m->memory_bytes);
     }
 }

@@ -178,10 +178,11 @@ int kvf_run_dir_await_worker(struct kvf_run_dir *dir)
         return 0; /* none was named, or exactly that process has ended */
     }
     if (err != 0) { /* not knowing is no proof */
-        kvf_log(KVF_LOG_ERROR,
-                "cannot tell whether the worker of an earlier daemon has ended (%s): its memory "
-                "may still be written, so nothing is registered before",
-                strerror(-err));
+        kvf_log(
+            KVF_LOG_ERROR,
+            "cannot tell whether the worker of an earlier daemon has ended (%s): its memory "
+            "may still be written, so nothing is registered before",
+            strerror(-err));
         return err;
     }
     int timeout_ms = (int)dir->config->kill_ms;

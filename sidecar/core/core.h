@@ -52,9 +52,10 @@ struct kvf_core_config {
     uint64_t room_window_bytes; /* posted and not completed, per grant */
     uint64_t lane_window_bytes; /* the same for a lane, all rooms together */
     uint64_t post_bytes_max;    /* a post covers more than one page only below this */
-    uint64_t stripe_bytes_min;  /* grants of at least this use all lanes of the peer, others one */
+    uint64_t
+        stripe_bytes_min; /* grants of at least this use all lanes of the peer, others one */
     uint64_t bootstrap_ns;
-    uint64_t connect_ns;        /* a peer unreachable for this long fails the rooms that wait for it */
+    uint64_t connect_ns; /* a peer unreachable for this long fails the rooms that wait for it */
     uint64_t cooperative_ns;
     uint64_t fence_ns;
     uint64_t liveness_ns;
@@ -71,7 +72,8 @@ struct kvf_core *kvf_core_init(void *memory, const struct kvf_core_limits *limit
 /* client: index below clients_max, free until now. */
 int kvf_core_client_add(struct kvf_core *core, uint32_t client, uint32_t rooms_max);
 /* Hang-up, detach, or dropped for bad bytes: every open room closes with `reason`. */
-void kvf_core_client_close(struct kvf_core *core, uint64_t now_ns, uint32_t client, uint32_t reason);
+void kvf_core_client_close(struct kvf_core *core, uint64_t now_ns, uint32_t client,
+                           uint32_t reason);
 /* The engine's process was reaped: leases of kind cpu are proven. After kvf_core_client_close. */
 void kvf_core_client_reaped(struct kvf_core *core, uint64_t now_ns, uint32_t client);
 /* True once every room of a closed client is drained and no grant refers to its regions any more. */
@@ -79,13 +81,18 @@ bool kvf_core_client_is_quiet(const struct kvf_core *core, uint32_t client);
 /* Forgets a quiet client; its index is free again. */
 void kvf_core_client_remove(struct kvf_core *core, uint32_t client);
 
-struct kvf_core_plane { uint64_t off; uint64_t stride; uint32_t page_bytes; };
+struct kvf_core_plane {
+    uint64_t off;
+    uint64_t stride;
+    uint32_t page_bytes;
+};
 /* region: the handle engines use (slot in the low 8 bits, epoch above). Geometry was validated.
  * planes and owners (page_count words, zeroed: the worker's private owner table) stay the caller's
  * memory and the core's to use until kvf_core_region_remove or kvf_core_client_remove.
  * -EEXIST if the slot is taken, -KVF_E_REGIONS_FULL. */
-int kvf_core_region_add(struct kvf_core *core, uint32_t client, uint32_t region, uint64_t page_count,
-                        uint32_t plane_count, const struct kvf_core_plane *planes, uint32_t *owners);
+int kvf_core_region_add(struct kvf_core *core, uint32_t client, uint32_t region,
+                        uint64_t page_count, uint32_t plane_count,
+                        const struct kvf_core_plane *planes, uint32_t *owners);
 /* -KVF_E_REGION_BUSY while an undrained room or unproven grant names it, -KVF_E_UNKNOWN_REGION. */
 int kvf_core_region_remove(struct kvf_core *core, uint32_t client, uint32_t region);
 
@@ -98,8 +105,9 @@ struct kvf_core_open {
     uint64_t label;
     uint64_t key;
     uint32_t group;
-    uint32_t abort_reason; /* the abort cell already named this generation: nonzero, ends it at once */
-    bool is_old_epoch;     /* written under an older worker epoch: ends NEVER_POSTED */
+    uint32_t
+        abort_reason; /* the abort cell already named this generation: nonzero, ends it at once */
+    bool is_old_epoch; /* written under an older worker epoch: ends NEVER_POSTED */
     /* sink */
     const struct kvf_writer_shm *writers;
     uint32_t writer_count;
@@ -114,8 +122,10 @@ struct kvf_core_open {
  * has lent pages and must see them come back. -KVF_E_SLOT_IN_USE (slot holds an undrained room),
  * -KVF_E_UNKNOWN_ROOM (slot out of range), -KVF_E_STALE_ROOM (generation not newer): nothing changed,
  * the caller counts it. */
-int kvf_core_open_sink(struct kvf_core *core, uint64_t now_ns, const struct kvf_core_open *open);
-int kvf_core_open_source(struct kvf_core *core, uint64_t now_ns, const struct kvf_core_open *open);
+int kvf_core_open_sink(struct kvf_core *core, uint64_t now_ns,
+                       const struct kvf_core_open *open);
+int kvf_core_open_source(struct kvf_core *core, uint64_t now_ns,
+                         const struct kvf_core_open *open);
 
 struct kvf_core_submit {
     uint32_t client;
@@ -127,7 +137,8 @@ struct kvf_core_submit {
     uint32_t run_count;
 };
 /* A bad piece ends its room with a reason. Stale ones are counted and dropped. */
-int kvf_core_submit(struct kvf_core *core, uint64_t now_ns, const struct kvf_core_submit *submit);
+int kvf_core_submit(struct kvf_core *core, uint64_t now_ns,
+                    const struct kvf_core_submit *submit);
 /* reason: 0 becomes KVF_E_ABORTED. Stale or ended: counted, nothing else. */
 void kvf_core_abort(struct kvf_core *core, uint64_t now_ns, uint32_t client, uint32_t slot,
                     uint64_t generation, uint32_t reason);
@@ -144,7 +155,8 @@ void kvf_core_shutdown(struct kvf_core *core, uint64_t now_ns, bool all);
 
 /* CONNECT action: the caller connects and answers with one of these. err: positive errno. */
 void kvf_core_peer_connected(struct kvf_core *core, uint64_t now_ns, uint32_t peer);
-void kvf_core_peer_connect_failed(struct kvf_core *core, uint64_t now_ns, uint32_t peer, int err);
+void kvf_core_peer_connect_failed(struct kvf_core *core, uint64_t now_ns, uint32_t peer,
+                                  int err);
 /* An accepted connection sent its HELLO (payload of that frame). On 0 *ret_peer is its peer from now
  * on; an older connection of the same incarnation gets a CLOSE action first. On an error the caller sends
  * what kvf_core_refusal writes and closes: -KVF_E_PROTOCOL, -KVF_E_PEER_REFUSED, -KVF_E_RESOURCES: a code
@@ -152,8 +164,8 @@ void kvf_core_peer_connect_failed(struct kvf_core *core, uint64_t now_ns, uint32
 int kvf_core_peer_accept(struct kvf_core *core, uint64_t now_ns, const unsigned char *payload,
                          size_t bytes, uint32_t *ret_peer);
 /* A whole frame arrived. A violation makes the core close the connection (CLOSE action). */
-void kvf_core_frame(struct kvf_core *core, uint64_t now_ns, uint32_t peer, uint8_t type, uint32_t seq,
-                    const unsigned char *payload, size_t bytes);
+void kvf_core_frame(struct kvf_core *core, uint64_t now_ns, uint32_t peer, uint8_t type,
+                    uint32_t seq, const unsigned char *payload, size_t bytes);
 /* The connection ended or must not be read on (framing error). */
 void kvf_core_peer_lost(struct kvf_core *core, uint64_t now_ns, uint32_t peer, int err);
 /* Writes whole frames the peer is owed into buf; bytes written here count as handed to a socket.
@@ -162,7 +174,8 @@ size_t kvf_core_emit(struct kvf_core *core, uint64_t now_ns, uint32_t peer, unsi
                      size_t cap);
 bool kvf_core_owes(const struct kvf_core *core, uint32_t peer);
 /* A HELLO frame that says why an accepted connection is refused. Returns its bytes. */
-size_t kvf_core_refusal(const struct kvf_core *core, uint32_t code, unsigned char *buf, size_t cap);
+size_t kvf_core_refusal(const struct kvf_core *core, uint32_t code, unsigned char *buf,
+                        size_t cap);
 
 /* ---- lanes ----------------------------------------------------------------------------------------- */
 
@@ -170,10 +183,12 @@ size_t kvf_core_refusal(const struct kvf_core *core, uint32_t code, unsigned cha
  * epoch is counted and dropped. */
 void kvf_core_lane_up(struct kvf_core *core, uint64_t now_ns, uint32_t lane, uint32_t epoch);
 /* The stream broke. The core answers with a FENCE action. */
-void kvf_core_lane_lost(struct kvf_core *core, uint64_t now_ns, uint32_t lane, uint32_t epoch, int err);
+void kvf_core_lane_lost(struct kvf_core *core, uint64_t now_ns, uint32_t lane, uint32_t epoch,
+                        int err);
 /* The transport's fence returned: nothing of this epoch can touch a page any more, and every post was
  * completed before this call. */
-void kvf_core_lane_fenced(struct kvf_core *core, uint64_t now_ns, uint32_t lane, uint32_t epoch);
+void kvf_core_lane_fenced(struct kvf_core *core, uint64_t now_ns, uint32_t lane,
+                          uint32_t epoch);
 /* Source side: a stream with this LANE_HELLO was accepted. 0 and its lane, or -KVF_E_PEER_REFUSED. */
 int kvf_core_lane_accept(struct kvf_core *core, uint64_t now_ns,
                          const struct kvf_wire_lane_hello *hello, uint32_t *ret_lane);
@@ -195,7 +210,8 @@ struct kvf_post {
 };
 /* Next post for this lane within its windows, round-robin over grants. 1 and *ret_post: it now counts as
  * posted (a lease); the transport completes it exactly once. 0: nothing now. */
-int kvf_core_next_post(struct kvf_core *core, uint64_t now_ns, uint32_t lane, struct kvf_post *ret_post);
+int kvf_core_next_post(struct kvf_core *core, uint64_t now_ns, uint32_t lane,
+                       struct kvf_post *ret_post);
 /* One completion per post, whatever its status: 0, -ECANCELED (detached), or another negative errno. */
 void kvf_core_completed(struct kvf_core *core, uint64_t now_ns, uint32_t lane, uint32_t epoch,
                         const struct kvf_post *post, int status);
@@ -219,8 +235,8 @@ void kvf_core_placed(struct kvf_core *core, uint64_t now_ns, uint32_t lane, uint
 int kvf_core_marker(struct kvf_core *core, uint64_t now_ns, uint32_t lane, uint32_t epoch,
                     uint32_t handle, uint8_t kind);
 /* Placing for this handle faulted in the client's memory. The room fails; returns its client. */
-uint32_t kvf_core_place_fault(struct kvf_core *core, uint64_t now_ns, uint32_t lane, uint32_t epoch,
-                              uint32_t handle);
+uint32_t kvf_core_place_fault(struct kvf_core *core, uint64_t now_ns, uint32_t lane,
+                              uint32_t epoch, uint32_t handle);
 
 /* ---- time -------------------------------------------------------------------------------------------- */
 
@@ -231,19 +247,20 @@ uint64_t kvf_core_deadline(const struct kvf_core *core);
 /* ---- actions ----------------------------------------------------------------------------------------- */
 
 enum kvf_action_kind {
-    KVF_ACT_FENCE = 1,   /* lane, epoch: end the stream, complete every post, answer lane_fenced */
-    KVF_ACT_DETACH,       /* lane, cookie: source pages of that grant are to be let go now (checked
+    KVF_ACT_FENCE =
+        1,          /* lane, epoch: end the stream, complete every post, answer lane_fenced */
+    KVF_ACT_DETACH, /* lane, cookie: source pages of that grant are to be let go now (checked
                             placement): unstarted DATA posts complete -ECANCELED, a started frame goes
                             on from filler, an END becomes DRAIN; a marker always leaves */
     KVF_ACT_CLOSE_LEASES, /* client, slot, generation: close the lease word, answer kvf_core_leases */
-    KVF_ACT_PUBLISH,     /* client, slot: kvf_core_room_view has the line; then tell the engine */
-    KVF_ACT_CONNECT,     /* peer: connect a control connection to .addr */
-    KVF_ACT_CLOSE,       /* peer: close its control connection, throw away its unread bytes */
-    KVF_ACT_LANE_OPEN,   /* lane, epoch: connect a stream to .addr, send LANE_HELLO (.session) */
-    KVF_ACT_WRITE,       /* peer: owes bytes; call kvf_core_emit when its socket takes some */
-    KVF_ACT_POST,        /* lane: kvf_core_next_post may have something */
+    KVF_ACT_PUBLISH,   /* client, slot: kvf_core_room_view has the line; then tell the engine */
+    KVF_ACT_CONNECT,   /* peer: connect a control connection to .addr */
+    KVF_ACT_CLOSE,     /* peer: close its control connection, throw away its unread bytes */
+    KVF_ACT_LANE_OPEN, /* lane, epoch: connect a stream to .addr, send LANE_HELLO (.session) */
+    KVF_ACT_WRITE,     /* peer: owes bytes; call kvf_core_emit when its socket takes some */
+    KVF_ACT_POST,      /* lane: kvf_core_next_post may have something */
     KVF_ACT_CLIENT_QUIET, /* client: is quiet now; its memory may be unmapped */
-    KVF_ACT_ESCALATE,    /* lane: its fence missed the deadline; this worker must be ended */
+    KVF_ACT_ESCALATE,     /* lane: its fence missed the deadline; this worker must be ended */
 };
 
 struct kvf_action {
@@ -271,7 +288,7 @@ struct kvf_core_room_view {
     uint32_t unproven;
     uint64_t close_to_drained_ns; /* 0 until drained */
     bool is_sink;
-    bool was_aborted;          /* closed by an abort of its engine or peer, or a failure */
+    bool was_aborted; /* closed by an abort of its engine or peer, or a failure */
 };
 void kvf_core_room_view(const struct kvf_core *core, uint32_t client, uint32_t slot,
                         struct kvf_core_room_view *ret_view);
@@ -282,25 +299,25 @@ enum kvf_core_counter {
     KVF_COUNT_ROOMS_OPENED = 0,
     KVF_COUNT_ROOMS_SUCCEEDED,
     KVF_COUNT_ROOMS_FAILED,
-    KVF_COUNT_ROOMS_REFUSED,       /* opens that ended with a refusal */
-    KVF_COUNT_ABORTS,              /* by our engines, first one per room */
-    KVF_COUNT_ABORTS_LATE,         /* of rooms that had ended */
+    KVF_COUNT_ROOMS_REFUSED, /* opens that ended with a refusal */
+    KVF_COUNT_ABORTS,        /* by our engines, first one per room */
+    KVF_COUNT_ABORTS_LATE,   /* of rooms that had ended */
     KVF_COUNT_PEER_ABORTS,
-    KVF_COUNT_STALE_COMMANDS,      /* unknown room, other generation, older epoch */
-    KVF_COUNT_STALE_MESSAGES,      /* control frames whose nonce or room is not ours any more */
+    KVF_COUNT_STALE_COMMANDS, /* unknown room, other generation, older epoch */
+    KVF_COUNT_STALE_MESSAGES, /* control frames whose nonce or room is not ours any more */
     KVF_COUNT_STALE_LANE_EVENTS,
     KVF_COUNT_GRANTS_SENT,
     KVF_COUNT_GRANTS_ACCEPTED,
     KVF_COUNT_GRANTS_DECLINED,
-    KVF_COUNT_GRANTS_PARKED,       /* as source, ever */
+    KVF_COUNT_GRANTS_PARKED, /* as source, ever */
     KVF_COUNT_MARKERS_END,
     KVF_COUNT_MARKERS_DRAIN,
     KVF_COUNT_FENCES,
-    KVF_COUNT_PROOF_FIRST,         /* one per enum kvf_proof from here */
+    KVF_COUNT_PROOF_FIRST, /* one per enum kvf_proof from here */
     KVF_COUNT_PROOF_LAST = KVF_COUNT_PROOF_FIRST + KVF_PROOF_COUNT - 1,
     KVF_COUNT_BYTES_POSTED,
     KVF_COUNT_BYTES_PLACED,
-    KVF_COUNT_BYTES_REFUSED,       /* payload of closed grants, thrown away */
+    KVF_COUNT_BYTES_REFUSED, /* payload of closed grants, thrown away */
     KVF_COUNT_POSTS,
     KVF_COUNT_COMPLETIONS,
     KVF_COUNT_PEERS_LOST,
@@ -312,14 +329,14 @@ enum kvf_core_gauge {
     KVF_GAUGE_ROOMS_CLOSING,
     KVF_GAUGE_ROOMS_FENCING,
     KVF_GAUGE_ROOMS_QUARANTINED,
-    KVF_GAUGE_PAGES_HELD,          /* of rooms that are not drained, as sink */
+    KVF_GAUGE_PAGES_HELD, /* of rooms that are not drained, as sink */
     KVF_GAUGE_PAGES_QUARANTINED,
-    KVF_GAUGE_GRANTS_OUT,          /* sink grants whose handle is taken */
-    KVF_GAUGE_GRANTS_IN,           /* source grants */
+    KVF_GAUGE_GRANTS_OUT, /* sink grants whose handle is taken */
+    KVF_GAUGE_GRANTS_IN,  /* source grants */
     KVF_GAUGE_PARKED,
     KVF_GAUGE_PEERS_UP,
     KVF_GAUGE_LANES_UP,
-    KVF_GAUGE_POSTED_BYTES,        /* posted and not completed */
+    KVF_GAUGE_POSTED_BYTES, /* posted and not completed */
     KVF_GAUGE_RUNS_USED,
     KVF_GAUGES
 };

@@ -13,7 +13,8 @@
 #include "sidecar/core/runs.h"
 
 #define KVF_REGIONS_PER_WORKER_MAX 4096u
-#define KVF_LIST_PAGES_MAX (1u << 20) /* of one page list: a walk over it stays short of a deadline */
+#define KVF_LIST_PAGES_MAX                                                                     \
+    (1u << 20)                  /* of one page list: a walk over it stays short of a deadline */
 #define KVF_TOMBSTONES 8192u    /* power of two; hints only, overwritten freely */
 #define KVF_HASH_BUCKETS 16384u /* power of two */
 #define KVF_CONNECT_RETRY_NS UINT64_C(50000000)

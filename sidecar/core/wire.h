@@ -32,7 +32,7 @@
 #define KVF_CAP_DRAIN_PROOF 1u
 
 enum kvf_wire_type {
-    KVF_WIRE_HELLO = 1,      /* both ways, first; the sink's side (the one that connects) begins */
+    KVF_WIRE_HELLO = 1, /* both ways, first; the sink's side (the one that connects) begins */
     KVF_WIRE_LANE_HELLO = 2, /* first frame of a lane's stream, from the sink's side */
     KVF_WIRE_REGION = 3,     /* sink -> source, before the first GRANT that names it */
     KVF_WIRE_GRANT = 4,      /* sink -> source */
@@ -40,8 +40,8 @@ enum kvf_wire_type {
     KVF_WIRE_DECLINE = 6,    /* source -> sink: nothing was or will be posted */
     KVF_WIRE_ABORT = 7,      /* sink -> source; nonce 0: the GRANT never left */
     KVF_WIRE_ENDED = 8,      /* source -> sink, a hint: reason and broken lanes */
-    KVF_WIRE_LANE = 9,       /* source -> sink: this lane is up at this epoch (and its queue pair) */
-    KVF_WIRE_GROUP = 10,     /* group agreement; not spoken by this version */
+    KVF_WIRE_LANE = 9, /* source -> sink: this lane is up at this epoch (and its queue pair) */
+    KVF_WIRE_GROUP = 10, /* group agreement; not spoken by this version */
     KVF_WIRE_PING = 11,
     KVF_WIRE_PONG = 12,
 };
@@ -107,12 +107,12 @@ struct kvf_wire_grant {
     uint64_t label;
     uint64_t key;
     uint32_t handle;
-    uint32_t lane_mask; /* never empty */
+    uint32_t lane_mask;                  /* never empty */
     uint32_t lane_epochs[KVF_LANES_MAX]; /* of the lanes in the mask; others 0 */
-    uint32_t page_count;  /* whole grant */
-    uint32_t total_runs;  /* whole grant */
-    uint32_t first_run;   /* of this fragment */
-    uint32_t run_count;   /* in this fragment */
+    uint32_t page_count;                 /* whole grant */
+    uint32_t total_runs;                 /* whole grant */
+    uint32_t first_run;                  /* of this fragment */
+    uint32_t run_count;                  /* in this fragment */
 };
 
 struct kvf_wire_lane { /* 40 bytes of payload; tcp leaves qpn, psn and gid zero */
@@ -124,11 +124,28 @@ struct kvf_wire_lane { /* 40 bytes of payload; tcp leaves qpn, psn and gid zero 
     uint32_t mtu_bytes;
     uint32_t pad_;
 };
-struct kvf_wire_accept { uint64_t nonce; };
-struct kvf_wire_decline { uint64_t nonce; uint32_t reason; uint32_t detail; };
-struct kvf_wire_abort { uint64_t nonce; uint64_t label; uint64_t key; uint32_t reason; };
-struct kvf_wire_ended { uint64_t nonce; uint32_t reason; uint32_t broken_lanes; };
-struct kvf_wire_ping { uint64_t seq; }; /* PONG too */
+struct kvf_wire_accept {
+    uint64_t nonce;
+};
+struct kvf_wire_decline {
+    uint64_t nonce;
+    uint32_t reason;
+    uint32_t detail;
+};
+struct kvf_wire_abort {
+    uint64_t nonce;
+    uint64_t label;
+    uint64_t key;
+    uint32_t reason;
+};
+struct kvf_wire_ended {
+    uint64_t nonce;
+    uint32_t reason;
+    uint32_t broken_lanes;
+};
+struct kvf_wire_ping {
+    uint64_t seq;
+}; /* PONG too */
 
 /* Header. decode: 0, or -EPROTO (magic, reserved bits, payload over the maximum), -ENOTSUP (another
  * major version or an unknown type). `in` holds KVF_WIRE_HEADER_BYTES. */
@@ -137,10 +154,11 @@ int kvf_wire_get_header(const unsigned char *in, struct kvf_wire_header *ret_h);
 
 /* Whole frames: put_* writes header and payload into out (cap bytes) and returns the frame's bytes, or
  * -ENOSPC. get_* decodes a payload of exactly `bytes`; 0 or -EPROTO. */
-#define KVF_WIRE_DECLARE(name)                                                                      \
-    int kvf_wire_put_##name(unsigned char *out, size_t cap, uint32_t seq,                           \
-                            const struct kvf_wire_##name *m);                                       \
-    int kvf_wire_get_##name(const unsigned char *payload, size_t bytes, struct kvf_wire_##name *ret_m);
+#define KVF_WIRE_DECLARE(name)                                                                 \
+    int kvf_wire_put_##name(unsigned char *out, size_t cap, uint32_t seq,                      \
+                            const struct kvf_wire_##name *m);                                  \
+    int kvf_wire_get_##name(const unsigned char *payload, size_t bytes,                        \
+                            struct kvf_wire_##name *ret_m);
 KVF_WIRE_DECLARE(hello)
 KVF_WIRE_DECLARE(lane_hello)
 KVF_WIRE_DECLARE(region)
@@ -150,16 +168,20 @@ KVF_WIRE_DECLARE(decline)
 KVF_WIRE_DECLARE(abort)
 KVF_WIRE_DECLARE(ended)
 #undef KVF_WIRE_DECLARE
-int kvf_wire_put_ping(unsigned char *out, size_t cap, uint32_t seq, const struct kvf_wire_ping *m);
-int kvf_wire_put_pong(unsigned char *out, size_t cap, uint32_t seq, const struct kvf_wire_ping *m);
+int kvf_wire_put_ping(unsigned char *out, size_t cap, uint32_t seq,
+                      const struct kvf_wire_ping *m);
+int kvf_wire_put_pong(unsigned char *out, size_t cap, uint32_t seq,
+                      const struct kvf_wire_ping *m);
 int kvf_wire_get_ping(const unsigned char *payload, size_t bytes, struct kvf_wire_ping *ret_m);
 
 /* GRANT: the head says how many runs follow in this fragment. put writes header, head and `runs`. */
-int kvf_wire_put_grant(unsigned char *out, size_t cap, uint32_t seq, const struct kvf_wire_grant *m,
-                       const struct kvf_wire_run *runs);
+int kvf_wire_put_grant(unsigned char *out, size_t cap, uint32_t seq,
+                       const struct kvf_wire_grant *m, const struct kvf_wire_run *runs);
 /* Checks the head and that exactly run_count runs follow; runs stay in the payload. */
-int kvf_wire_get_grant(const unsigned char *payload, size_t bytes, struct kvf_wire_grant *ret_m);
-void kvf_wire_get_run(const unsigned char *payload, uint32_t run_idx, struct kvf_wire_run *ret_run);
+int kvf_wire_get_grant(const unsigned char *payload, size_t bytes,
+                       struct kvf_wire_grant *ret_m);
+void kvf_wire_get_run(const unsigned char *payload, uint32_t run_idx,
+                      struct kvf_wire_run *ret_run);
 /* Bytes of a GRANT fragment of run_count runs, header included. */
 size_t kvf_wire_grant_bytes(uint32_t run_count);
 
@@ -181,6 +203,7 @@ struct kvf_lane_frame {
     uint32_t seq; /* strictly rising by one per stream */
 };
 void kvf_wire_put_lane_frame(unsigned char *out, const struct kvf_lane_frame *f);
-int kvf_wire_get_lane_frame(const unsigned char *in, struct kvf_lane_frame *ret_f); /* 0, -EPROTO */
+int kvf_wire_get_lane_frame(const unsigned char *in,
+                            struct kvf_lane_frame *ret_f); /* 0, -EPROTO */
 
 #endif

@@ -34,8 +34,8 @@ struct kvf_transport_region {
 struct kvf_transport_host {
     void *ctx;
     /* sink side; as kvf_core_place, _placed, _marker, _place_fault */
-    int (*place_fn)(void *ctx, uint32_t lane, uint32_t epoch, uint32_t handle, uint32_t position,
-                    uint32_t page_count, struct kvf_placement_at *ret_at);
+    int (*place_fn)(void *ctx, uint32_t lane, uint32_t epoch, uint32_t handle,
+                    uint32_t position, uint32_t page_count, struct kvf_placement_at *ret_at);
     void (*placed_fn)(void *ctx, uint32_t lane, uint32_t epoch, uint32_t handle, uint64_t bytes,
                       bool is_scratch);
     int (*marker_fn)(void *ctx, uint32_t lane, uint32_t epoch, uint32_t handle, uint8_t kind);
@@ -49,15 +49,16 @@ struct kvf_transport_host {
     void (*lost_fn)(void *ctx, uint32_t lane, uint32_t epoch, int err);
     void (*fenced_fn)(void *ctx, uint32_t lane, uint32_t epoch);
     /* NULL if this client or region is not mapped. */
-    const struct kvf_transport_region *(*region_fn)(void *ctx, uint32_t client, uint32_t region);
+    const struct kvf_transport_region *(*region_fn)(void *ctx, uint32_t client,
+                                                    uint32_t region);
 };
 
 struct kvf_transport_config {
-    uint32_t lanes_max;            /* lane ids below this */
-    uint64_t lane_rate_bytes;      /* per second; 0: unpaced */
+    uint32_t lanes_max;       /* lane ids below this */
+    uint64_t lane_rate_bytes; /* per second; 0: unpaced */
     uint64_t lane_window_bytes;
-    uint64_t turn_bytes_max;       /* budget of one poll, per lane and direction */
-    uint32_t posts_per_lane_max;   /* queue length; power of two */
+    uint64_t turn_bytes_max;     /* budget of one poll, per lane and direction */
+    uint32_t posts_per_lane_max; /* queue length; power of two */
 };
 
 struct kvf_lane_open {
@@ -72,7 +73,8 @@ struct kvf_lane_open {
 
 struct kvf_transport_ops {
     const char *name; /* "tcp" */
-    int (*open)(struct kvf_transport *t, const struct kvf_lane_open *open); /* 0 or -errno; up_fn later */
+    int (*open)(struct kvf_transport *t,
+                const struct kvf_lane_open *open); /* 0 or -errno; up_fn later */
     bool (*can_post)(const struct kvf_transport *t, uint32_t lane);
     int (*post)(struct kvf_transport *t, uint32_t lane, const struct kvf_post *post);
     /* Lets go of the source pages of one grant, now (KVF_ACT_DETACH). Its DATA posts complete -ECANCELED
@@ -91,8 +93,9 @@ struct kvf_transport_ops {
  * data.u64 = KVF_EPOLL_LANE | lane and is told of readiness through kvf_tcp_ready. */
 #define KVF_EPOLL_LANE (UINT64_C(1) << 32)
 extern const struct kvf_transport_ops kvf_tcp_ops;
-int kvf_tcp_create(const struct kvf_transport_config *config, const struct kvf_transport_host *host,
-                   int epoll_fd, struct kvf_transport **ret_transport);
+int kvf_tcp_create(const struct kvf_transport_config *config,
+                   const struct kvf_transport_host *host, int epoll_fd,
+                   struct kvf_transport **ret_transport);
 void kvf_tcp_ready(struct kvf_transport *t, uint32_t lane, uint32_t epoll_events);
 /* Whether poll has something to do without a further event: do not sleep then. True after open and post,
  * and while budgets are spent. */

@@ -311,6 +311,22 @@ Test(history, h33_a_lane_of_another_epoch_proves_nothing_of_an_old_grant)
     link->hold_post = 0;
     pair_settle(p);
     pair_expect(sink, KVF_OUTCOME_FAILED, KVF_PROOF_FENCED, KVF_E_LANE_LOST);
+    /* And an event of the old epoch proves nothing of a new grant on the same lane, handle or no handle. */
+    struct pair_room *next = pair_source(p, 1, 8);
+    struct pair_room *next_sink = pair_sink(p, 0, 1, 8, 0, 8);
+    pair_settle(p);
+    struct kvf_placement_at at;
+    cr_assert_eq(
+        kvf_core_place(p->daemons[0].core, id0, epoch0 + 1, out_handle(p, 0), 0, 1, &at), 0);
+    cr_assert_eq(kvf_core_place(p->daemons[0].core, id0, epoch0, out_handle(p, 0), 0, 1, &at),
+                 -EPROTO);
+    cr_assert_eq(kvf_core_marker(p->daemons[0].core, p->now_ns, id0, epoch0, out_handle(p, 0),
+                                 KVF_LANE_END),
+                 -EPROTO);
+    cr_assert_eq(pair_unproven(next_sink), 2);
+    (void)pair_submit(next, 0, 20, 8, true);
+    pair_settle(p);
+    expect_success(next_sink, next);
     pair_finish(p);
 }
 

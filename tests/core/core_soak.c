@@ -362,7 +362,8 @@ static void ghost(struct soak *k)
     if (rec->epoch < 2) {
         return;
     }
-    uint32_t handle = below(k, 64) | below(k, 8) << 16;
+    uint32_t idx = below(k, k->p->options.grants_max);
+    uint32_t handle = kvf_grant_handle(idx, &d->core->grants[idx]);
     uint32_t epoch = rec->epoch - 1;
     struct kvf_placement_at at;
     if (kvf_core_place(d->core, lane, epoch, handle, 0, 1, &at) == 0 ||
