@@ -110,9 +110,9 @@ static const struct code_entry own_entries[] = {
     ENTRY(KVF_E_MEMORY_REGISTERED,
           "this memory has a live registration: it is free once that one is "
           "unregistered and all its rooms are drained"),
-    ENTRY(KVF_E_SHORT,
-          "a message or record is shorter than its own numbers say: nothing of it was "
-          "used"),
+    ENTRY(KVF_E_SHORT, "the peer marked the end before every byte of its grant had arrived: "
+                       "the room failed, its "
+                       "bytes are not to be read"),
     ENTRY(KVF_E_PROTOCOL,
           "bytes that the protocol does not allow here: the connection was closed"),
     ENTRY(KVF_E_CLIENT_DROPPED,

@@ -90,7 +90,7 @@ static const struct option options[] = {
     {.name = "lanes", .kind = OPTION_COUNT, .off = AT(lanes), .min = 1, .max = KVF_CONFIG_LANES_MAX,
      .preset = 1, .value = "N", .help = "streams to each peer"},
     {.name = "lane-rooms", .kind = OPTION_COUNT, .off = AT(lane_rooms), .min = 1, .max = 4096,
-     .preset = 16, .value = "N",
+     .preset = 256, .value = "N",
      .help = "rooms granted at a time on one lane; more wait as Bootstrapping"},
     {.name = "room-window", .kind = OPTION_SIZE, .off = AT(room_window_bytes), .min = 4 * KIB,
      .max = 1024 * MIB, .preset = 1 * MIB, .value = "BYTES",

@@ -79,8 +79,7 @@ Test(history, h02_last_piece_and_its_marker_on_lane_0_while_lane_1_still_writes)
 
 Test(history, h03_one_marker_per_grant_and_lane_and_handles_are_reused_only_when_proven)
 {
-    struct pair *p =
-        pair_new(&(struct pair_options){.placement = KVF_PLACEMENT_POSTED, .grants_max = 1});
+    struct pair *p = pair_new(POSTED);
     struct pair_link *link = pair_link(p, 0, 1);
     pair_warm(p, 0, 1);
     struct pair_room *a = pair_source(p, 1, 7);
@@ -100,15 +99,20 @@ Test(history, h03_one_marker_per_grant_and_lane_and_handles_are_reused_only_when
     cr_assert_eq(markers, 1);
     cr_assert_eq(s->tail->kind, KVF_LANE_END);
     pair_expect_held(sink_a);
-    /* The only handle is taken until the proof. */
-    struct pair_room *early = pair_sink(p, 0, 1, 8, 8, 4);
-    pair_expect(early, KVF_OUTCOME_FAILED, KVF_PROOF_NEVER_POSTED, KVF_E_RESOURCES);
+    /* Its handle is taken until the proof: another grant gets another one. */
+    struct pair_room *other = pair_sink(p, 0, 1, 8, 8, 4);
+    pair_settle(p);
+    cr_assert_eq(out_handle(p, 0), handle);
+    pair_abort(other);
+    pair_settle(p); /* its handle is free again before A's */
     link->hold_deliver = 0;
     pair_settle(p);
     pair_expect(sink_a, KVF_OUTCOME_FAILED, KVF_PROOF_LANDED, KVF_E_ABORTED);
     struct pair_room *b = pair_source(p, 1, 9);
     struct pair_room *sink_b = pair_sink(p, 0, 1, 9, 0, 4);
     pair_settle(p);
+    /* The same place in the table, another handle. */
+    cr_assert_eq(out_handle(p, 0) & 0xffffu, handle & 0xffffu);
     cr_assert_neq(out_handle(p, 0), handle);
     /* A second marker of A is nobody's: it does not count as B's. */
     cr_assert_eq(kvf_core_marker(p->daemons[0].core, p->now_ns, s->lane[PAIR_SINK], s->epoch,

@@ -328,20 +328,20 @@ Test(core_refusal, a_grant_of_another_length_is_declined_and_both_rooms_say_so)
 /* Tables that are full refuse the next one and nobody else; what is freed serves again. */
 Test(core_refusal, full_tables_refuse_with_resources_and_serve_again_later)
 {
-    struct pair *p = pair_new(
-        &(struct pair_options){.grants_max = 3, .pieces_max = 2, .runs_max = 64, .rooms = 32});
+    struct pair *p = pair_new(&(struct pair_options){
+        .grants_max = 8, .lane_rooms = 1, .pieces_max = 2, .runs_max = 64, .rooms = 32});
     for (uint32_t round = 0; round < 3; round++) {
-        struct pair_room *sinks[4];
-        for (uint32_t i = 0; i < 4; i++) {
+        struct pair_room *sinks[9];
+        for (uint32_t i = 0; i < 9; i++) {
             sinks[i] = pair_sink(p, 0, 1, 100 * round + 10 + i, 8 * i, 4);
         }
-        pair_expect(sinks[3], KVF_OUTCOME_FAILED, KVF_PROOF_NEVER_POSTED, KVF_E_RESOURCES);
+        pair_expect(sinks[8], KVF_OUTCOME_FAILED, KVF_PROOF_NEVER_POSTED, KVF_E_RESOURCES);
         struct pair_room *reader = pair_source(p, 0, 100 * round + 20);
         cr_assert_eq(pair_submit(reader, 0, 100, 1, false), 0);
         cr_assert_eq(pair_submit(reader, 1, 101, 1, false), 0);
         cr_assert_eq(pair_submit(reader, 2, 102, 1, false), -KVF_E_RESOURCES);
         pair_expect(reader, KVF_OUTCOME_FAILED, KVF_PROOF_NEVER_POSTED, KVF_E_RESOURCES);
-        for (uint32_t i = 0; i < 3; i++) {
+        for (uint32_t i = 0; i < 8; i++) {
             pair_abort(sinks[i]);
         }
         pair_settle(p);
