@@ -21,6 +21,15 @@ static bool took(struct out *o, struct kvf_peer *p, int bytes)
     return true;
 }
 
+/* How many grants a sink may have out on one of our lanes: all of a peer's together fill at most an eighth
+ * of the table, so that a peer which keeps to it can never be the one that fills it. */
+static uint32_t grants_per_lane(const struct kvf_core *core)
+{
+    uint32_t share = core->limits.grants_max / 8 / core->limits.lanes_per_peer;
+    share = share == 0 ? 1 : share;
+    return share < core->config.lane_rooms ? share : core->config.lane_rooms;
+}
+
 static struct kvf_wire_hello own_hello(const struct kvf_core *core)
 {
     struct kvf_wire_hello h = {.version_major = KVF_WIRE_VERSION_MAJOR,
@@ -31,7 +40,7 @@ static struct kvf_wire_hello own_hello(const struct kvf_core *core)
                                .transport = core->config.transport,
                                .placement = core->config.placement,
                                .lane_count = (uint8_t)core->limits.lanes_per_peer,
-                               .receives_per_lane = core->config.lane_rooms};
+                               .receives_per_lane = grants_per_lane(core)};
     memcpy(h.name, core->config.name, sizeof h.name);
     return h;
 }

@@ -86,7 +86,8 @@ int kvf_grant_create(struct kvf_core *core, uint64_t now_ns, uint32_t room, uint
 static bool lane_has_credit(const struct kvf_core *core, uint32_t lane)
 {
     return core->lanes[lane].state == KVF_LANE_UP &&
-           core->lanes[lane].credits_out < core->config.lane_rooms;
+           core->lanes[lane].credits_out < core->config.lane_rooms &&
+           core->lanes[lane].credits_out < core->peers[lane / KVF_LANES_MAX].receives_per_lane;
 }
 
 /* Large grants use every lane that has a receive to spare, small ones the least loaded. */
@@ -247,9 +248,13 @@ void kvf_grant_close(struct kvf_core *core, uint64_t now_ns, uint32_t grant)
         give_lanes_back(core, grant);
         count_out(core, g, KVF_PROOF_NEVER_POSTED);
         g->state = KVF_GRANT_TELL;
-        uint8_t state = core->peers[g->peer].state;
-        if (state == KVF_PEER_UP || state == KVF_PEER_HELLO || state == KVF_PEER_CONNECTING) {
-            kvf_list_push(&core->peers[g->peer].owed, grant);
+        struct kvf_peer *p = &core->peers[g->peer];
+        bool may_reach =
+            p->state != KVF_PEER_IDLE; /* connected, or another try is on its way */
+        /* Hints to a peer that is away are bounded: grants are everybody's. */
+        bool is_away = p->state != KVF_PEER_UP && p->owed.count >= core->limits.grants_max / 64;
+        if (may_reach && !is_away) {
+            kvf_list_push(&p->owed, grant);
             kvf_peer_owe(core, g->peer);
         } else {
             kvf_grant_forget(core, now_ns, grant);

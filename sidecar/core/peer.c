@@ -296,10 +296,10 @@ void kvf_core_peer_connect_failed(struct kvf_core *core, uint64_t now_ns, uint32
     p->state = KVF_PEER_RETRY;
     p->retry_ns = now_ns + KVF_CONNECT_RETRY_NS;
     kvf_core_due(core, p->retry_ns);
-    forget_hints(core, now_ns, peer);
     if (now_ns - p->unreachable_since_ns >= core->config.connect_ns) {
         fail_waiting(core, now_ns, peer, KVF_E_PEER_UNREACHABLE, (uint32_t)err);
     }
+    forget_hints(core, now_ns, peer); /* nobody is there to be told */
 }
 
 /* Why a HELLO is not accepted; 0: it is. */
@@ -688,7 +688,7 @@ void kvf_peer_tick(struct kvf_core *core, uint64_t now_ns, uint32_t peer, uint64
             return;
         }
         p->state = KVF_PEER_IDLE;
-        if (p->waiting.count > 0) {
+        if (p->waiting.count > 0 || p->owed.count > 0) { /* owed: hints, told once it is back */
             kvf_peer_need(core, now_ns, peer);
         } else {
             p->unreachable_since_ns = 0;

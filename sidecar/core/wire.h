@@ -67,8 +67,8 @@ struct kvf_wire_hello {
     uint8_t transport;
     uint8_t placement; /* of the sink */
     uint8_t lane_count;
-    uint8_t auth_kind; /* 0: none */
-    uint32_t receives_per_lane;
+    uint8_t auth_kind;          /* 0: none */
+    uint32_t receives_per_lane; /* grants this side, as source, takes on one lane at a time */
     char name[KVF_WIRE_NAME_BYTES];
 };
 
