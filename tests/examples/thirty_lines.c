@@ -29,6 +29,9 @@ int main(int argc, char **argv)
         rc = 0; /* no proof yet; a dead daemon becomes one, and the wait notices it */
         (void)kvf_wait(client, room, 1000);
     }
+    int is_received = rc > 0 && kvf_visible(client, room) == 1;
     puts(rc > 0 ? kvf_proof_name(rc) : kvf_strerror(rc)); /* above 0: pages are ours */
-    return rc > 0 && kvf_visible(client, room) == 1 ? 0 : 1;
+    kvf_detach(client, 1000, NULL);
+    kvf_pool_destroy(pool);
+    return is_received ? 0 : 1;
 }
