@@ -355,6 +355,36 @@ Test(hostile, many_parking_peers_do_not_cost_a_healthy_one_its_connection)
     hostile_finish(p);
 }
 
+static void dial(struct hostile *h, struct pair *p, uint64_t session)
+{
+    *h = (struct hostile){.p = p, .side = PAIR_SINK, .session = session};
+    h->c = pair_raw_connect(p, 1, 0);
+    struct kvf_wire_hello m = hostile_hello(session);
+    hostile_say_hello(h, &m);
+    pair_settle(p);
+}
+
+/* One incarnation that reaches us by two addresses dials twice: neither connection ends the other. A
+ * second HELLO of the same dial does. */
+Test(hostile, a_daemon_with_two_addresses_keeps_both_connections)
+{
+    struct pair *p = hostile_world(KVF_PLACEMENT_POSTED);
+    struct hostile first;
+    struct hostile second;
+    struct hostile again;
+    dial(&first, p, UINT64_C(1) << 32 | 5);
+    dial(&second, p, UINT64_C(2) << 32 | 5);
+    cr_assert(first.c->is_open[PAIR_SOURCE]);
+    cr_assert(second.c->is_open[PAIR_SOURCE]);
+    cr_assert_eq(pair_count(p, 0, KVF_COUNT_PEERS_LOST), 0);
+    dial(&again, p, UINT64_C(1) << 32 | 6);
+    cr_assert(!first.c->is_open[PAIR_SOURCE]);
+    cr_assert(second.c->is_open[PAIR_SOURCE]);
+    cr_assert(again.c->is_open[PAIR_SOURCE]);
+    cr_assert_eq(pair_count(p, 0, KVF_COUNT_PEERS_LOST), 1);
+    hostile_finish(p);
+}
+
 /* C5: the list is of an older registration, which the sink itself has replaced since. */
 Test(hostile, c5_a_grant_of_a_replaced_region_is_checked_against_the_new_one)
 {

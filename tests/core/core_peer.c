@@ -52,6 +52,25 @@ Test(core_peer, an_abort_while_the_connection_is_away_is_told_when_it_is_back)
     pair_finish(p);
 }
 
+/* The grant was parked, its lane broke, and only then the source's engine opens: nobody will come. */
+Test(core_peer, a_source_room_whose_grant_lost_its_lane_before_the_open_ends_at_once)
+{
+    struct pair *p = pair_new(&(struct pair_options){.placement = KVF_PLACEMENT_POSTED});
+    pair_warm(p, 0, 1);
+    struct pair_room *sink = pair_sink(p, 0, 1, 1, 0, 4);
+    pair_settle(p);
+    cr_assert_eq(pair_gauge(p, 1, KVF_GAUGE_PARKED), 1);
+    pair_link(p, 0, 1)->hold_reset = 1; /* the sink has not noticed */
+    pair_stream_lose(p, pair_stream(p, 0, 1, 0), PAIR_SOURCE);
+    struct pair_room *source = pair_source(p, 1, 1);
+    pair_settle(p);
+    pair_expect(source, KVF_OUTCOME_FAILED, KVF_PROOF_NEVER_POSTED, KVF_E_LANE_LOST);
+    pair_link(p, 0, 1)->hold_reset = 0;
+    pair_settle(p);
+    cr_assert(pair_is_drained(sink));
+    pair_finish(p);
+}
+
 Test(core_peer, waiting_rooms_go_to_the_next_incarnation_and_no_granted_one_does)
 {
     for (uint32_t is_same = 0; is_same < 2; is_same++) {

@@ -3,12 +3,14 @@
  * is in bad_bytes.c. */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tests/daemon/engine.h"
@@ -158,6 +160,30 @@ static int register_with(kvf_client *client, int fd, uint64_t bytes, uint64_t pa
                                    .planes = planes,
                                    .plane_count = plane_count};
     return kvf_region_register(client, &opts, ret_region);
+}
+
+/* Registering touches nothing that the engine did not have: a sparse file stays sparse. A page that no
+ * frame can carry is refused before a transfer meets it. */
+static void unusual_memory(void)
+{
+    start();
+    const uint64_t bytes = UINT64_C(256) << 20;
+    const struct kvf_plane plane = {.stride = 4096, .page_bytes = 4096};
+    const struct kvf_plane wide = {.stride = bytes, .page_bytes = bytes};
+    int fd = memfd_create("sparse", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    CHECK(fd >= 0 && ftruncate(fd, (off_t)bytes) == 0 &&
+              fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0,
+          "sparse memory");
+    uint32_t region = 77;
+    REFUSED(register_with(to->client, fd, bytes, 1, &wide, 1, &region), KVF_E_MEMORY_RANGE);
+    CHECK_CODE(register_with(to->client, fd, bytes, 16, &plane, 1, &region), 0, "register");
+    struct stat st;
+    CHECK(fstat(fd, &st) == 0 && (uint64_t)st.st_blocks * 512u < bytes / 16u,
+          "registering allocated %llu of %llu bytes", (unsigned long long)st.st_blocks * 512u,
+          (unsigned long long)bytes);
+    CHECK_CODE(kvf_region_unregister(to->client, region), 0, "unregister");
+    close(fd);
+    stop();
 }
 
 static void regions(void)
@@ -698,6 +724,15 @@ static void cannot_start(void)
     CHECK(status == 3 && strlen(err) > 20, "the address is taken: %d \"%s\"", status, err);
     status = daemon_try(out, sizeof out, err, sizeof err, "--run-dir", "/proc/nowhere", NULL);
     CHECK(status == 3 && strlen(err) > 20, "no run directory: %d \"%s\"", status, err);
+    /* Not knowing whether an earlier worker has ended is no proof that it has. */
+    char path[512];
+    snprintf(path, sizeof path, "%s/gpu2.worker", case_dir());
+    CHECK(mkdir(path, 0700) == 0, "a name that cannot be read: %s", strerror(errno));
+    status = daemon_try(out, sizeof out, err, sizeof err, "--run-dir", case_dir(), "--name",
+                        "gpu2", NULL);
+    CHECK(status == 3 && strstr(err, "earlier daemon") != NULL, "unknown worker: %d \"%s\"",
+          status, err);
+    CHECK(rmdir(path) == 0, "rmdir");
     struct engine *e = engine_start(d, &geometry, 0); /* the first one serves as before */
     engine_stop(e);
     daemons_stop();
@@ -710,6 +745,8 @@ int main(int argc, char **argv)
         {"a_stale_generation_is_refused", stale_room, 0},
         {"pages_out_of_range_twice_none_or_lent_are_refused", pages, 0},
         {"regions_of_others_without_seal_or_out_of_memory_are_refused", regions, 0},
+        {"sparse_memory_stays_sparse_and_a_page_no_frame_carries_is_refused", unusual_memory,
+         0},
         {"a_region_with_rooms_is_not_unregistered", busy_region, 0},
         {"geometry_that_differs_between_peers_is_refused", geometry_differs, 0},
         {"too_many_rooms_and_regions_are_refused", too_many, 0},
