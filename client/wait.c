@@ -123,6 +123,19 @@ static void arm(kvf_client *client)
     atomic_store_explicit(&client->cold.segment.shm->events_armed, 1, memory_order_seq_cst);
 }
 
+/* The look at a room's word that follows the arming. An acquire load might be served before the store of
+ * the flag is seen, and the worker, finding no flag, would send nothing. */
+static void look_again(const kvf_client *client, kvf_room room)
+{
+    uint32_t slot = (uint16_t)room;
+    if (atomic_load_explicit(&client->hot.handles[slot], memory_order_relaxed) == room) {
+        /* D2 (seq_cst): stands after the arming in the one order of both sides. kvf_poll loads the same word
+         * later and cannot see an older one. */
+        (void)atomic_load_explicit(&kvf_client_hot_room(client, slot)->word,
+                                   memory_order_seq_cst);
+    }
+}
+
 /* ---- kvf_wait -------------------------------------------------------------------------------------------- */
 
 static bool has_answer(int state)
@@ -175,6 +188,7 @@ int kvf_wait(kvf_client *client, kvf_room room, uint32_t timeout_ms)
         bool is_leader = !cold->has_leader;
         cold->has_leader = true;
         arm(client);
+        look_again(client, room);
         state = kvf_poll(client, room);
         int ms = kvf_client_ms_until(deadline_ns, KVF_WAIT_SLICE_MS);
         if (has_answer(state) || ms == 0) {
@@ -219,7 +233,8 @@ static int pop_events(kvf_client *client, struct kvf_event *ret_events, int max)
     struct kvf_cold *cold = &client->cold;
     struct kvf_event_shm popped[KVF_EVENTS_PER_POP];
     int count = 0;
-    while (count < max) {
+    /* D2 (seq_cst): after an arming, this look and the worker's at the flag cannot both miss. */
+    while (count < max && kvf_spsc_is_pending(&cold->events) == 1) {
         uint32_t wanted = (uint32_t)(max - count);
         uint32_t got = kvf_spsc_pop(&cold->events, popped,
                                     wanted < KVF_EVENTS_PER_POP ? wanted : KVF_EVENTS_PER_POP);
@@ -240,7 +255,9 @@ static bool has_lost(kvf_client *client)
 {
     struct kvf_cold *cold = &client->cold;
     const struct kvf_segment_shm *shm = cold->segment.shm;
-    uint32_t lost = atomic_load_explicit(&shm->events_lost, memory_order_relaxed);
+    /* D2 (seq_cst): it stands for the event that found no place, so it is looked at like the ring; and the
+     * engine's scan of its rooms, which follows, finds the word that event was about. */
+    uint32_t lost = atomic_load_explicit(&shm->events_lost, memory_order_seq_cst);
     uint64_t epoch = atomic_load_explicit(&shm->worker_epoch, memory_order_acquire); /* E1 */
     bool must_scan = atomic_exchange_explicit(&cold->must_scan, false, memory_order_relaxed);
     /* A worker's end changes words, and what it had pushed last may be lost with it. */

@@ -333,8 +333,9 @@ void kvf_clients_publish(struct kvf_clients *clients, uint64_t now_ns, uint32_t 
     atomic_store_explicit(&room->close_to_drained_ns, view.close_to_drained_ns,
                           memory_order_relaxed);
     /* R1 (release). After a DRAINED word the engine may hand the pages out again: the core has no lease
-     * and no unproven lane left, and every byte that was placed is placed before this store. */
-    atomic_store_explicit(&room->word, view.word, memory_order_release);
+     * and no unproven lane left, and every byte that was placed is placed before this store.
+     * D2 (seq_cst): a thread that armed and found the old word is seen by push_event's look. */
+    atomic_store_explicit(&room->word, view.word, memory_order_seq_cst);
     bool is_drained = kvf_word_is_drained(view.word);
     set_moving(c, slot, !is_drained && kvf_word_poll(view.word) == KVF_STATE_TRANSFERRING);
     if (is_drained) {
