@@ -78,16 +78,17 @@ int kvf_client_copy_opts(void *ret, size_t ret_bytes, const void *opts)
     return 0;
 }
 
-int kvf_client_copy_out(void *ret, const void *from, size_t from_bytes)
+int kvf_client_copy_out(void *ret, const void *from, size_t from_bytes, size_t first_bytes)
 {
     uint32_t size_bytes;
     memcpy(&size_bytes, ret, sizeof size_bytes);
-    if (size_bytes < from_bytes || size_bytes > KVF_OPTS_BYTES_MAX) {
+    if (size_bytes < first_bytes || size_bytes > KVF_OPTS_BYTES_MAX) {
         return -KVF_E_OPTION;
     }
+    size_t known_bytes = size_bytes < from_bytes ? size_bytes : from_bytes;
     memcpy((unsigned char *)ret + sizeof size_bytes,
-           (const unsigned char *)from + sizeof size_bytes, from_bytes - sizeof size_bytes);
-    memset((unsigned char *)ret + from_bytes, 0, size_bytes - from_bytes);
+           (const unsigned char *)from + sizeof size_bytes, known_bytes - sizeof size_bytes);
+    memset((unsigned char *)ret + known_bytes, 0, size_bytes - known_bytes);
     return 0;
 }
 
@@ -106,41 +107,4 @@ int kvf_client_ms_until(uint64_t deadline_ns, int max_ms)
     }
     uint64_t ms = (deadline_ns - now_ns + 999999u) / 1000000u;
     return ms > (uint64_t)max_ms ? max_ms : (int)ms;
-}
-
-int kvf_group_register(kvf_client *client, const struct kvf_group_opts *opts,
-                       uint32_t *ret_group)
-{
-    int err = kvf_client_enter(client);
-    if (err != 0) {
-        return err;
-    }
-    if (opts == NULL || ret_group == NULL) {
-        return -EINVAL;
-    }
-    struct kvf_group_opts o;
-    err = kvf_client_copy_opts(&o, sizeof o, opts);
-    if (err != 0) {
-        return err;
-    }
-    if (o.member_count == 0 || o.rank >= o.member_count ||
-        !kvf_client_is_zero(o.pad_, sizeof o.pad_)) {
-        return -KVF_E_OPTION;
-    }
-    if (o.members == NULL) {
-        return -EINVAL;
-    }
-    for (uint32_t i = 0; i < o.member_count; i++) {
-        if (o.members[i] == NULL) {
-            return -EINVAL;
-        }
-    }
-    if (o.member_count > 1) {
-        return -KVF_E_GROUP_UNSUPPORTED;
-    }
-    /* A group of one rank waits for nobody: its rooms are rooms without a group, and the number only
-     * lets an engine that always registers one go on. */
-    *ret_group =
-        atomic_fetch_add_explicit(&client->cold.group_count, 1, memory_order_relaxed) + 1u;
-    return 0;
 }

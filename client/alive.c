@@ -219,5 +219,5 @@ int kvf_daemon_info(kvf_client *client, struct kvf_daemon_info *ret_info)
         .bound_worst_us = __atomic_load_n(&shm->bound_worst_us, __ATOMIC_RELAXED),
         .loop_count = atomic_load_explicit(&shm->loop_count, memory_order_relaxed),
         .events_lost = atomic_load_explicit(&shm->events_lost, memory_order_relaxed)};
-    return kvf_client_copy_out(ret_info, &info, sizeof info);
+    return kvf_client_copy_out(ret_info, &info, sizeof info, sizeof info);
 }

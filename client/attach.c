@@ -511,6 +511,9 @@ static int adopt_again(kvf_client *client, int *socket_fd, struct kvf_reply *rep
     if (err == 0) {
         err = kvf_client_regions_readd(client);
     }
+    if (err == 0) {
+        err = kvf_client_groups_readd(client);
+    }
     if (err != 0) {
         /* Half attached is not attached: the daemon sees us go, and the next try begins anew. */
         (void)shutdown(cold->socket_fd, SHUT_RDWR);
@@ -521,7 +524,7 @@ static int adopt_again(kvf_client *client, int *socket_fd, struct kvf_reply *rep
     }
     atomic_store_explicit(&cold->dropped_code, 0, memory_order_relaxed);
     atomic_store_explicit(&cold->must_scan, true, memory_order_relaxed);
-    /* W2 (release). Last: opens are refused until every region is known to the new daemon. */
+    /* W2 (release). Last: opens are refused until every region and group is known to the new daemon. */
     atomic_store_explicit(&cold->is_supervisor_gone, false, memory_order_release);
     return 0;
 }

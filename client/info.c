@@ -21,6 +21,7 @@ static void fill_from_line(const kvf_client *client, uint32_t slot, uint64_t gen
     info->unproven = atomic_load_explicit(&line->unproven, memory_order_relaxed);
     info->close_to_drained_ns =
         atomic_load_explicit(&line->close_to_drained_ns, memory_order_relaxed);
+    info->group_waits = atomic_load_explicit(&line->group_waits, memory_order_relaxed);
 }
 
 static void fill_leases(const kvf_client *client, uint32_t slot, uint64_t generation,
@@ -67,5 +68,7 @@ int kvf_room_info(kvf_client *client, kvf_room room, struct kvf_room_info *ret_i
         }
     }
     pthread_mutex_unlock(&cold->lock);
-    return err != 0 ? err : kvf_client_copy_out(ret_info, &info, sizeof info);
+    return err != 0 ? err
+                    : kvf_client_copy_out(ret_info, &info, sizeof info,
+                                          offsetof(struct kvf_room_info, group_waits));
 }

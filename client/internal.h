@@ -83,6 +83,7 @@ struct kvf_slot {
     uint32_t intervals;
     uint32_t region;
     uint32_t aux_region; /* UINT32_MAX: none */
+    uint32_t group;      /* handle, 0: none */
     uint8_t state;       /* enum kvf_slot_state */
     uint8_t role;        /* enum kvf_role */
     uint8_t has_last;    /* the last piece was submitted */
@@ -163,7 +164,9 @@ struct kvf_cold {
     struct kvf_nodes chunk_nodes;
     struct kvf_nodes interval_nodes;
     struct kvf_client_region regions[KVF_REGIONS_PER_CLIENT_MAX];
-    _Atomic uint32_t group_count; /* of one rank each */
+    _Atomic uint32_t groups_known; /* bit per handle: opens may name it */
+    struct kvf_group_req groups[KVF_GROUPS_PER_CLIENT_MAX]; /* handle - 1; as registered, for
+                                                               re-attach. Under socket_lock */
 
     /* Workers. ended_* is read without the lock: epochs whose worker is known to have been reaped while
      * no supervisor was left to say so. Append only, oldest overwritten. */
@@ -242,8 +245,9 @@ static inline int kvf_client_enter(const kvf_client *client)
 /* Copies an option struct of the caller's version over ret (ret_bytes, this library's version).
  * -KVF_E_OPTION: shorter than the first version, or longer with something set that is not known here. */
 int kvf_client_copy_opts(void *ret, size_t ret_bytes, const void *opts);
-/* Copies a result of this library's version out to a caller's struct that begins with its size. */
-int kvf_client_copy_out(void *ret, const void *from, size_t from_bytes);
+/* Copies a result of this library's version out to a caller's struct that begins with its size: as much
+ * of it as the caller knows, which is first_bytes at least. */
+int kvf_client_copy_out(void *ret, const void *from, size_t from_bytes, size_t first_bytes);
 bool kvf_client_is_zero(const void *bytes, size_t n);
 uint64_t kvf_client_now_ns(void);
 /* Milliseconds until a deadline, rounded up, at most max_ms. */
@@ -348,8 +352,17 @@ void kvf_socket_notice(kvf_client *client, struct kvf_reply *reply);
 void kvf_reply_close(struct kvf_reply *reply); /* closes what is still in it */
 int kvf_reply_take(struct kvf_reply *reply, int idx);
 
-/* ---- region.c, wait.c, addr.c ---------------------------------------------------------------------------- */
+/* ---- group.c, region.c, wait.c, addr.c ---------------------------------------------------------------------------- */
 
+/* Tells the next daemon of every group, under its handle. socket_lock held. */
+int kvf_client_groups_readd(kvf_client *client);
+static inline bool kvf_client_has_group(const kvf_client *client, uint32_t group)
+{
+    /* relaxed: set before the call that gave the caller this handle returned. */
+    uint32_t known = atomic_load_explicit(&client->cold.groups_known, memory_order_relaxed);
+    return group == 0 ||
+           (group <= KVF_GROUPS_PER_CLIENT_MAX && (known >> (group - 1u) & 1u) != 0);
+}
 /* Tells the next daemon of every region. socket_lock held. */
 int kvf_client_regions_readd(kvf_client *client);
 /* A child forgets its copies; the owner also unmaps and closes. */

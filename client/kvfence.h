@@ -89,6 +89,12 @@ extern "C" {
 #define KVF_E_LIMIT_RANGE 1050
 #define KVF_E_LEASE_CLOSED 1051
 #define KVF_E_LEASE_KIND 1052
+#define KVF_E_UNKNOWN_GROUP 1053
+#define KVF_E_GROUP_MEMBERS 1054
+#define KVF_E_GROUPS_FULL 1055
+#define KVF_E_GROUP_RANK_TAKEN 1056
+#define KVF_E_GROUP_CLOSED 1057
+#define KVF_E_GROUP_TOMBSTONES 1058
 /* ---- states: SGLang's KVPoll numbers, so that engines may MIN-reduce them over ranks -------------- */
 enum {
     KVF_FAILED = 0,            /* drained, after an abort or a failure */
@@ -165,7 +171,8 @@ int kvf_attach(const struct kvf_attach_opts *opts, kvf_client **ret_client);
 /* Ends the attachment: all rooms are closed (aborted), then the handle and all its mappings are freed.
  * Returns when the daemon has let go of the memory or timeout_ms has passed; with -ETIMEDOUT the daemon
  * goes on draining by itself and the caller must not reuse pages of unproven rooms: kvf_detach says how
- * many those were through ret_undrained (may be NULL). No other thread may use the handle any more. */
+ * many those were through ret_undrained (may be NULL). Other ranks of its rooms' groups are told first,
+ * which takes a second more if one is out of reach. No other thread may use the handle any more. */
 int kvf_detach(kvf_client *client, uint32_t timeout_ms, uint32_t *ret_undrained);
 
 /* After -KVF_E_DAEMON_GONE: attaches the same segment, regions and ledgers to the next daemon of that
@@ -272,7 +279,7 @@ struct kvf_sink_opts {
     uint32_t
         writer_count; /* 1 .. 16; every writer gets a grant for the whole list unless ranges say
                                otherwise */
-    uint32_t group;   /* 0; a registered group of several ranks is not supported yet */
+    uint32_t group;   /* 0: none, or a number of kvf_group_register */
     const uint32_t
         *range_starts; /* per writer: first position and count of its own part of the list; */
     const uint32_t
@@ -284,7 +291,7 @@ struct kvf_sink_opts {
  * No system call while the daemon is awake, if the addresses are numeric; one eventfd write if it sleeps.
  * Errors: -EAGAIN (ring or arena full), -KVF_E_ROOMS_FULL, -KVF_E_UNKNOWN_REGION, -KVF_E_NO_PAGES,
  * -KVF_E_PAGE_RANGE, -KVF_E_PAGE_TWICE, -KVF_E_PAGE_LENT (not idle; kvf_page_lender says to whom),
- * -KVF_E_PEER_UNRESOLVED, -KVF_E_PEER_COUNT, -KVF_E_GROUP_UNSUPPORTED, -KVF_E_OPTION, -ESHUTDOWN,
+ * -KVF_E_PEER_UNRESOLVED, -KVF_E_PEER_COUNT, -KVF_E_UNKNOWN_GROUP, -KVF_E_OPTION, -ESHUTDOWN,
  * -KVF_E_WORKER_GONE (none serves at the moment). A refusal of the daemon's arrives as Failed with its
  * reason in kvf_room_info. */
 int kvf_open_sink(kvf_client *client, const struct kvf_sink_opts *opts, kvf_room *ret_room);
@@ -359,6 +366,8 @@ struct kvf_room_info {
     uint32_t leases_gpu;
     uint32_t leases_direct_io;
     uint32_t pad_;
+    uint64_t group_waits; /* bit per rank of its group that has not settled since the failure. 0
+                             too while no daemon knows; the state then still says so */
 };
 int kvf_room_info(kvf_client *client, kvf_room room, struct kvf_room_info *ret_info);
 
@@ -396,17 +405,42 @@ int kvf_events_next(kvf_client *client, struct kvf_event *ret_events, int max);
 
 /* ---- groups --------------------------------------------------------------------------------------- */
 
+/* The ranks of one request (TP, PP, CP), each with its own daemon and its own room. Rooms that were
+ * opened with a group and the same key belong together:
+ *
+ *   - when one of them fails, the others are closed (reason KVF_E_GROUP_CLOSED), wherever they are;
+ *   - KVF_FAILED is given for none of them before every one is drained, or was never opened. Until then
+ *     kvf_poll says KVF_TRANSFERRING, so that a MIN-reduction over ranks frees nobody's pages too early;
+ *   - a rank that opens its room after the others have failed sees it fail at once.
+ *
+ * kvf_drained and the ledger speak of the room's own pages alone and do not wait for other ranks. While
+ * nothing fails a group sends nothing and costs nothing. A rank whose daemon is out of reach or whose
+ * pages are in quarantine keeps the others waiting, for any time: kvf_room_info names it. */
 struct kvf_group_opts {
     uint32_t size_bytes;
-    uint32_t rank;
-    const char *const *members; /* daemon addresses of all ranks, own included */
-    uint32_t member_count;
-    uint32_t pad_[5];
+    uint32_t rank;              /* of this process, below member_count */
+    const char *const *members; /* daemon addresses of all ranks in rank order, own included; as
+                                   for writers. Several ranks may sit behind one daemon */
+    uint32_t member_count;      /* 1 .. 64 */
+    uint32_t pad0_;
+    uint64_t group_id; /* equal on all ranks, unlike that of any other group; 0: made from the
+                          members' numeric addresses, so every rank must pass the same list */
+    uint32_t pad_[2];
 };
-/* Registers the ranks of a tensor- or pipeline-parallel engine. One rank is accepted; several answer
- * -KVF_E_GROUP_UNSUPPORTED in this version. */
+/* Registers this process's rank once, for all rooms; there is no taking back but kvf_detach. The number
+ * goes into the group field of an open; it stays good through restarts of the daemon. A group of one rank
+ * is no group: *ret_group is 0. The same registration again gives the same number. A process that
+ * registers a rank anew, after an earlier one ended, must not open keys that were meant for that one.
+ * Blocks until the daemon has it. Any thread. Errors: -KVF_E_GROUP_MEMBERS, -KVF_E_PEER_UNRESOLVED (a
+ * member), -KVF_E_GROUPS_FULL (16 of them), -KVF_E_GROUP_RANK_TAKEN (a living engine of this daemon holds
+ * the rank), -KVF_E_GROUP_UNSUPPORTED (an older daemon), -KVF_E_OPTION, -KVF_E_DAEMON_GONE, -ESHUTDOWN. */
 int kvf_group_register(kvf_client *client, const struct kvf_group_opts *opts,
                        uint32_t *ret_group);
+/* Says that this rank will never open the key. Without it the daemon keeps every key that other ranks
+ * ended and this one has not opened, 1024 at most; then opens in groups end with KVF_E_GROUP_TOMBSTONES.
+ * For a key that was opened it does nothing. Blocks until the daemon has it, so on 0 it is not lost. Any
+ * thread. -KVF_E_UNKNOWN_GROUP, -KVF_E_DAEMON_GONE (say it again after kvf_reattach). */
+int kvf_group_skip(kvf_client *client, uint32_t group, uint64_t key);
 
 #ifdef __cplusplus
 }

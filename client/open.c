@@ -21,12 +21,6 @@ struct open_sink {
 
 /* ---- what can be checked without the lock ------------------------------------------------------------ */
 
-static int check_group(const kvf_client *client, uint32_t group)
-{
-    uint32_t known = atomic_load_explicit(&client->cold.group_count, memory_order_relaxed);
-    return group <= known ? 0 : -KVF_E_GROUP_UNSUPPORTED;
-}
-
 /* The parts of the writers must cover [0, total) without overlap, in whatever order they are given. */
 static int check_ranges(const struct open_sink *open, uint64_t total)
 {
@@ -97,8 +91,8 @@ static int check_sink(kvf_client *client, const struct kvf_sink_opts *opts,
         (open->opts.aux_count != 0 && open->opts.aux_pages == NULL)) {
         return -EINVAL;
     }
-    err = check_group(client, open->opts.group);
-    return err != 0 ? err : fill_writers(open);
+    return kvf_client_has_group(client, open->opts.group) ? fill_writers(open)
+                                                          : -KVF_E_UNKNOWN_GROUP;
 }
 
 /* ---- with the lock ----------------------------------------------------------------------------------- */
@@ -180,14 +174,18 @@ static int lend_sink(kvf_client *client, const struct open_sink *open, uint32_t 
 }
 
 /* Both lines of the slot now speak of the new generation. */
-static void write_intent(kvf_client *client, uint32_t idx, uint64_t generation, uint64_t epoch)
+static void write_intent(kvf_client *client, uint32_t idx, uint64_t generation,
+                         const struct kvf_cmd_shm *cmd)
 {
     struct kvf_intent_shm *intent = &client->cold.segment.intents[idx];
     /* L1 (release): a lease taken from now on belongs to this generation. */
     atomic_store_explicit(&intent->lease_word, kvf_lease_word_make(generation),
                           memory_order_release);
-    atomic_store_explicit(&intent->epoch, epoch, memory_order_relaxed);
-    /* O1 (release): whoever reads this generation after the worker's end finds its epoch too. */
+    atomic_store_explicit(&intent->epoch, cmd->worker_epoch, memory_order_relaxed);
+    atomic_store_explicit(&intent->key, cmd->key, memory_order_relaxed);
+    atomic_store_explicit(&intent->group, cmd->group, memory_order_relaxed);
+    /* O1 (release): whoever reads this generation after the worker's end finds its epoch too, and the
+     * group that must not see it fail before the other ranks are drained. */
     atomic_store_explicit(&intent->generation, generation, memory_order_release);
     atomic_store_explicit(&intent->abort_cell, 0, memory_order_relaxed);
 }
@@ -214,7 +212,7 @@ static int push_open(kvf_client *client, struct kvf_slot *slot, struct kvf_cmd_s
     struct kvf_cold *cold = &client->cold;
     uint32_t idx = kvf_client_slot_idx(client, slot);
     uint64_t pos = cold->cmds.pos;
-    write_intent(client, idx, slot->generation, cmd->worker_epoch);
+    write_intent(client, idx, slot->generation, cmd);
     cmd->slot = idx;
     cmd->generation = slot->generation;
     /* D1 (seq_cst): the worker sees the slot when it looks after setting its flag, or we see the flag. */
@@ -226,6 +224,7 @@ static int push_open(kvf_client *client, struct kvf_slot *slot, struct kvf_cmd_s
     slot->role = cmd->op == KVF_CMD_OPEN_SINK ? KVF_ROLE_SINK : KVF_ROLE_SOURCE;
     slot->region = region;
     slot->aux_region = aux_region;
+    slot->group = cmd->group;
     kvf_room handle = kvf_client_handle(slot->generation, idx);
     atomic_store_explicit(&slot->handle, handle, memory_order_relaxed);
     atomic_store_explicit(&client->hot.handles[idx], handle, memory_order_relaxed);
@@ -277,6 +276,7 @@ static int open_sink_locked(kvf_client *client, struct open_sink *open, kvf_room
                               .worker_epoch = epoch,
                               .label = open->opts.label,
                               .key = open->opts.key,
+                              .group = open->opts.group,
                               .arena_off = off,
                               .arena_bytes = (uint32_t)bytes};
     err = push_open(client, slot, &cmd, open->opts.region,
@@ -346,6 +346,7 @@ static int open_source_locked(kvf_client *client, const struct kvf_source_opts *
                               .worker_epoch = epoch,
                               .label = o->label,
                               .key = o->key,
+                              .group = o->group,
                               .arena_off = off,
                               .arena_bytes = sizeof record};
     err = push_open(client, slot, &cmd, record.region, record.aux_region);
@@ -377,9 +378,8 @@ int kvf_open_source(kvf_client *client, const struct kvf_source_opts *opts, kvf_
     if (o.sink_count > KVF_PEERS_PER_ROOM_MAX) {
         return -KVF_E_PEER_COUNT;
     }
-    err = check_group(client, o.group);
-    if (err != 0) {
-        return err;
+    if (!kvf_client_has_group(client, o.group)) {
+        return -KVF_E_UNKNOWN_GROUP;
     }
     pthread_mutex_lock(&client->cold.lock);
     err = open_source_locked(client, &o, ret_room);

@@ -85,6 +85,15 @@ bool kvf_client_is_drained(const kvf_client *client, uint32_t slot, uint64_t gen
     return has_lost_worker(client, slot, generation, word);
 }
 
+/* Its pages are idle. Whether other ranks of its group still move theirs only the next daemon finds out. */
+static uint64_t lost_word(uint64_t generation, bool has_group)
+{
+    return kvf_word_make(generation, KVF_PHASE_DRAINED, KVF_OUTCOME_FAILED,
+                         KVF_PROOF_WORKER_GONE,
+                         has_group ? KVF_STATE_TRANSFERRING : KVF_STATE_FAILED,
+                         KVF_WORD_FAILED_EARLY | (has_group ? KVF_WORD_GROUP_WAITS : 0));
+}
+
 int kvf_client_room_word(const kvf_client *client, kvf_room room, uint64_t *ret_word)
 {
     int err = kvf_client_enter(client);
@@ -112,9 +121,7 @@ int kvf_client_room_word(const kvf_client *client, kvf_room room, uint64_t *ret_
     if (word_generation == generation && kvf_word_is_drained(word)) {
         *ret_word = word;
     } else if (has_lost_worker(client, (uint32_t)slot, generation, word)) {
-        *ret_word =
-            kvf_word_make(generation, KVF_PHASE_DRAINED, KVF_OUTCOME_FAILED,
-                          KVF_PROOF_WORKER_GONE, KVF_STATE_FAILED, KVF_WORD_FAILED_EARLY);
+        *ret_word = lost_word(generation, cold->slots[slot].group != 0);
     } else if (word_generation == generation) {
         *ret_word = word;
     } else {
@@ -191,6 +198,17 @@ static bool slot_has_drained(const kvf_client *client, uint32_t idx)
     uint64_t generation = client->cold.slots[idx].generation;
     return kvf_word_generation(word) > generation ||
            (kvf_word_generation(word) == generation && kvf_word_is_drained(word));
+}
+
+/* ... and no other rank will ask for it: the slot may be used again. */
+static bool slot_is_over(const kvf_client *client, uint32_t idx)
+{
+    /* R1 (acquire). */
+    uint64_t word =
+        atomic_load_explicit(&client->cold.segment.rooms[idx].word, memory_order_acquire);
+    return slot_has_drained(client, idx) &&
+           (kvf_word_generation(word) > client->cold.slots[idx].generation ||
+            (word & KVF_WORD_GROUP_WAITS) == 0);
 }
 
 int kvf_client_slot_take(kvf_client *client, struct kvf_slot **ret_slot)
@@ -288,7 +306,7 @@ static void sweep_zombies(kvf_client *client, bool all)
         all || zombies->count < KVF_TIDY_ROOMS_MAX ? zombies->count : KVF_TIDY_ROOMS_MAX;
     for (; left != 0; left--) {
         uint32_t idx = queue_pop(client, zombies);
-        if (!slot_has_drained(client, idx)) {
+        if (!slot_is_over(client, idx)) {
             kvf_client_slot_queue_push(client, zombies, idx);
             continue;
         }
@@ -391,7 +409,7 @@ int kvf_release(kvf_client *client, kvf_room room)
         atomic_store_explicit(&slot->handle, 0, memory_order_relaxed);
         atomic_store_explicit(&client->hot.handles[idx], kvf_client_no_handle(idx),
                               memory_order_relaxed);
-        if (slot_has_drained(client, idx)) {
+        if (slot_is_over(client, idx)) {
             undo_counts(client, idx);
             slot_free(client, idx);
         } else {

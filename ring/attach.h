@@ -15,13 +15,15 @@ enum kvf_attach_op {
     KVF_REQ_ATTACH = 1,     /* -> struct kvf_attach_req; fds: [old segment] when re-attaching */
     KVF_REQ_REGION_ADD = 2, /* -> struct kvf_region_req; fds: memory[, old ledger] */
     KVF_REQ_REGION_REMOVE = 3, /* -> struct kvf_region_req with .region */
-    KVF_REQ_GROUP_ADD = 4,     /* not supported yet: answers KVF_E_GROUP_UNSUPPORTED */
+    KVF_REQ_GROUP_ADD = 4,     /* -> struct kvf_group_req */
     KVF_REQ_DETACH = 5,        /* rooms close, reply when the daemon will send nothing more */
+    KVF_REQ_GROUP_SKIP = 6,    /* -> struct kvf_group_skip_req */
 
     KVF_REP_ATTACHED = 101, /* fds: segment, stats (read-only), worker pidfd, doorbell eventfd,
                                event socket */
     KVF_REP_REGION = 102,   /* fds: ledger */
     KVF_REP_OK = 103,
+    KVF_REP_GROUP = 105,   /* .region is the group's handle */
     KVF_REP_REFUSED = 104, /* .code is a positive KVF_E_* or errno, .text a sentence */
 
     KVF_NOTE = 200,
@@ -62,10 +64,29 @@ struct kvf_region_req {
     } planes[KVF_PLANES_MAX];
 };
 
+struct kvf_group_req { /* whole, whatever member_count is */
+    struct kvf_attach_header h;
+    uint32_t group; /* 0: the daemon chooses. Else the handle an earlier daemon chose */
+    uint32_t rank;
+    uint64_t group_id; /* never 0 */
+    uint32_t member_count;
+    uint32_t pad_;
+    struct kvf_addr_shm members[KVF_GROUP_MEMBERS_MAX]; /* in rank order */
+};
+_Static_assert(sizeof(struct kvf_group_req) == 40 + 24 * KVF_GROUP_MEMBERS_MAX, "group");
+
+struct kvf_group_skip_req {
+    struct kvf_attach_header h;
+    uint32_t group;
+    uint32_t pad_;
+    uint64_t key;
+};
+_Static_assert(sizeof(struct kvf_group_skip_req) == 32, "skip");
+
 struct kvf_attach_rep {
     struct kvf_attach_header h;
     uint32_t code;
-    uint32_t region;
+    uint32_t region; /* REGION, GROUP: the handle */
     uint64_t epoch;  /* ATTACHED, NOTE_WORKER */
     uint64_t lender; /* refused -EBUSY: room handle (generation << 24 | slot) */
     char text[232];

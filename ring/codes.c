@@ -73,8 +73,7 @@ static const struct code_entry own_entries[] = {
           "the number of writers or sinks, or their ranges, are not usable: 1 to 16 "
           "peers whose ranges cover the page list without overlap"),
     ENTRY(KVF_E_GROUP_UNSUPPORTED,
-          "groups of several ranks are not supported by this version: use "
-          "group 0, or a group of one rank"),
+          "this daemon is older than groups of several ranks: upgrade it, or use group 0"),
     ENTRY(KVF_E_OPTION,
           "an option is out of range or its struct has an unknown size: set size_bytes "
           "with sizeof and reserved fields to zero"),
@@ -148,6 +147,19 @@ static const struct code_entry own_entries[] = {
           "the room is closing or drained: no new lease, do not start the work"),
     ENTRY(KVF_E_LEASE_KIND,
           "no such kind of lease: cpu (0), gpu (1) and direct-io (2) are allowed"),
+    ENTRY(KVF_E_UNKNOWN_GROUP,
+          "no such group: use 0, or a number that kvf_group_register gave to this client"),
+    ENTRY(KVF_E_GROUP_MEMBERS,
+          "a group has 1 to 64 members, a rank below that, and a numeric address or a name per "
+          "member"),
+    ENTRY(KVF_E_GROUPS_FULL, "this client has registered 16 groups, which is the maximum"),
+    ENTRY(KVF_E_GROUP_RANK_TAKEN,
+          "another engine of this daemon lives and holds this rank of this group"),
+    ENTRY(KVF_E_GROUP_CLOSED,
+          "another rank of its group ended this request; all of them end with it"),
+    ENTRY(KVF_E_GROUP_TOMBSTONES,
+          "too many keys that other ranks ended were neither opened nor skipped here: call "
+          "kvf_group_skip for them, then open under a new key"),
 };
 _Static_assert(sizeof own_entries / sizeof own_entries[0] == KVF_E_LAST - KVF_E_NO_DAEMON + 1,
                "one entry per code");

@@ -56,7 +56,13 @@
 #define KVF_E_LIMIT_RANGE 1050
 #define KVF_E_LEASE_CLOSED 1051
 #define KVF_E_LEASE_KIND 1052
-#define KVF_E_LAST 1052
+#define KVF_E_UNKNOWN_GROUP 1053
+#define KVF_E_GROUP_MEMBERS 1054
+#define KVF_E_GROUPS_FULL 1055
+#define KVF_E_GROUP_RANK_TAKEN 1056
+#define KVF_E_GROUP_CLOSED 1057
+#define KVF_E_GROUP_TOMBSTONES 1058
+#define KVF_E_LAST 1058
 
 /* A static sentence for a positive or negative code of this list or an errno; never NULL. What was
  * wrong and what is allowed. Any thread. */

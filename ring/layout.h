@@ -16,7 +16,8 @@
 #include <stdint.h>
 
 #define KVF_LAYOUT_MAJOR 1u
-#define KVF_LAYOUT_MINOR 0u
+#define KVF_LAYOUT_MINOR                                                                       \
+    1u /* 1: key and group in the client's line, group_waits in the daemon's */
 #define KVF_SEGMENT_MAGIC UINT64_C(0x31656e6566766b00) /* "\0kvfene1" */
 #define KVF_ENDIAN_TAG UINT32_C(0x01020304)
 #define KVF_LINE_BYTES 64u
@@ -32,6 +33,9 @@
 #define KVF_REGION_PAGES_MAX (UINT32_C(1) << 26)
 #define KVF_PEERS_PER_ROOM_MAX 16u
 #define KVF_RUNS_PER_LIST_MAX 65536u
+#define KVF_GROUPS_PER_CLIENT_MAX 16u
+#define KVF_GROUP_MEMBERS_MAX 64u /* ranks are bits of one word */
+#define KVF_GROUP_KEYS_MAX 1024u
 
 /* ---- section table ---------------------------------------------------------------------------- */
 
@@ -42,8 +46,12 @@ enum kvf_section {
     KVF_SECTION_CLIENT_LINES, /* rooms_max x struct kvf_intent_shm    client */
     KVF_SECTION_DIRTY,      /* struct kvf_dirty words, see below    client sets, worker takes */
     KVF_SECTION_EVENT_RING, /* event_slots x struct kvf_event_shm   worker -> client, hints only */
+    KVF_SECTION_GROUP_KEYS, /* KVF_GROUP_KEYS_MAX x struct kvf_group_key_shm  worker -> next worker.
+                               Since minor 1; KVF_SECTIONS_BEFORE are in every segment */
     KVF_SECTION_COUNT
 };
+
+#define KVF_SECTIONS_BEFORE 6u /* of layout minor 0 */
 
 struct kvf_section_shm {
     uint32_t id;
@@ -92,7 +100,7 @@ struct kvf_segment_shm {
 
     /* line 4..: the table. */
     struct kvf_section_shm sections[KVF_SECTION_COUNT];
-    uint64_t pad6_[14];
+    uint64_t pad6_[11];
 };
 _Static_assert(offsetof(struct kvf_segment_shm, worker_epoch) == 64, "line 1");
 _Static_assert(offsetof(struct kvf_segment_shm, loop_count) == 128, "line 2");
@@ -125,7 +133,7 @@ struct kvf_cmd_shm {
     uint32_t arena_off; /* start of the record in the arena, multiple of 8; it never wraps */
     uint32_t arena_bytes;
     uint32_t start; /* SUBMIT: first position of the piece */
-    uint32_t group; /* OPEN: group id, 0 = none */
+    uint32_t group; /* OPEN: handle of a registered group, 0 = none */
 };
 _Static_assert(sizeof(struct kvf_cmd_shm) == 64, "command slot");
 _Static_assert(offsetof(struct kvf_cmd_shm, op) == 8, "payload follows the sequence");
@@ -179,7 +187,8 @@ struct kvf_room_shm {
     _Atomic uint32_t total_pages;  /* length of the grant's page list, 0 = not known yet */
     _Atomic uint32_t unproven;     /* (grant, lane) pairs without proof */
     _Atomic uint64_t close_to_drained_ns; /* from the close to drained */
-    uint64_t pad_;
+    _Atomic uint64_t
+        group_waits; /* bit per rank that has not settled, a hint like the counts */
 };
 _Static_assert(sizeof(struct kvf_room_shm) == 64, "daemon's line of a room");
 
@@ -189,12 +198,23 @@ struct kvf_intent_shm {
     _Atomic uint64_t epoch;      /* worker epoch the OPEN was written under */
     _Atomic uint64_t abort_cell; /* generation << 24 | KVF_ABORT_SET | reason; edge A1 */
     _Atomic uint64_t lease_word; /* lease_word.h */
-    uint64_t pad_[4];
+    _Atomic uint64_t key;        /* of the OPEN; stored before `generation`, like the next */
+    _Atomic uint32_t group;      /* its group's handle, 0: none */
+    uint32_t pad0_;
+    uint64_t pad_[2];
 };
 _Static_assert(sizeof(struct kvf_intent_shm) == 64, "client's line of a room");
 
 #define KVF_ABORT_SET UINT64_C(0x800000)
 #define KVF_ABORT_REASON_MASK UINT64_C(0xffff)
+
+/* A key that other ranks ended before this client opened it: the next worker must know it too. */
+struct kvf_group_key_shm {
+    _Atomic uint64_t key;   /* stored before `group` */
+    _Atomic uint32_t group; /* handle, 0: unused */
+    uint32_t pad_;
+};
+_Static_assert(sizeof(struct kvf_group_key_shm) == 16, "kept key");
 
 /* Two levels, so that a look costs two lines whatever rooms_max is: summary bit i says that leaf word i
  * is not zero. The client sets the leaf bit, then the summary bit; the worker takes the summary word,

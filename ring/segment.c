@@ -216,6 +216,8 @@ static uint64_t section_bytes(const struct kvf_segment_limits *limits, enum kvf_
                         KVF_LINE_BYTES);
     case KVF_SECTION_EVENT_RING:
         return (uint64_t)limits->event_slots * sizeof(struct kvf_event_shm);
+    case KVF_SECTION_GROUP_KEYS:
+        return KVF_GROUP_KEYS_MAX * sizeof(struct kvf_group_key_shm);
     case KVF_SECTION_COUNT:
         break;
     }
@@ -315,11 +317,11 @@ static int read_limits(const struct kvf_segment_shm *shm, uint64_t file_bytes,
 /* Copies the table's offsets out and checks the copy: each section whole lines, of the size its limits
  * ask for, behind the header, inside the file, and apart from every other. */
 static int read_sections(const struct kvf_segment_shm *shm, uint64_t file_bytes,
-                         const struct kvf_segment_limits *limits,
+                         const struct kvf_segment_limits *limits, uint32_t section_count,
                          uint64_t ret_offs[KVF_SECTION_COUNT])
 {
-    uint64_t offs[KVF_SECTION_COUNT];
-    for (uint32_t i = 0; i < KVF_SECTION_COUNT; i++) {
+    uint64_t offs[KVF_SECTION_COUNT] = {0};
+    for (uint32_t i = 0; i < section_count; i++) {
         uint64_t bytes = LOAD_ONCE(shm->sections[i].bytes);
         offs[i] = LOAD_ONCE(shm->sections[i].off);
         if (LOAD_ONCE(shm->sections[i].id) != i ||
@@ -365,9 +367,13 @@ int kvf_segment_map(int fd, bool dont_fork, struct kvf_segment *ret_segment)
     struct kvf_segment_shm *shm = addr;
     struct kvf_segment_limits limits;
     uint64_t offs[KVF_SECTION_COUNT];
+    uint32_t section_count = 0;
     err = read_limits(shm, bytes, &limits);
     if (err == 0) {
-        err = read_sections(shm, bytes, &limits, offs);
+        /* One that an older daemon made, handed in at re-attach, has fewer. */
+        section_count =
+            LOAD_ONCE(shm->layout_minor) >= 1 ? KVF_SECTION_COUNT : KVF_SECTIONS_BEFORE;
+        err = read_sections(shm, bytes, &limits, section_count, offs);
     }
     if (err != 0) {
         kvf_memory_unmap(addr, bytes);
@@ -385,6 +391,9 @@ int kvf_segment_map(int fd, bool dont_fork, struct kvf_segment *ret_segment)
         .intents = (void *)(base + offs[KVF_SECTION_CLIENT_LINES]),
         .dirty = (void *)(base + offs[KVF_SECTION_DIRTY]),
         .event_slots = base + offs[KVF_SECTION_EVENT_RING],
+        .group_keys = section_count > KVF_SECTION_GROUP_KEYS
+                          ? (void *)(base + offs[KVF_SECTION_GROUP_KEYS])
+                          : NULL,
     };
     return 0;
 }

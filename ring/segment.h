@@ -28,6 +28,7 @@ struct kvf_segment {
     struct kvf_intent_shm *intents;
     _Atomic uint64_t *dirty; /* KVF_DIRTY_SUMMARY_WORDS, then a leaf per 64 rooms */
     unsigned char *event_slots;
+    struct kvf_group_key_shm *group_keys; /* NULL in a segment of layout minor 0 */
 };
 
 #define KVF_ARENA_BYTES_MIN 4096u

@@ -107,13 +107,9 @@ static const char *take_open(struct kvf_clients *all, struct client *c, uint64_t
         return why;
     }
     struct client_slot *s = &c->slots[cmd->slot];
-    if (has_ended(c, cmd->slot, cmd->generation) ||
-        (s->is_orphan && s->generation == cmd->generation)) {
+    if (has_ended(c, cmd->slot, cmd->generation)) {
         all->stale_count++;
         return NULL;
-    }
-    if (s->is_orphan) {
-        return "an open of a slot whose room is not drained";
     }
     open.abort_reason = abort_of(c, cmd->slot, cmd->generation);
     open.is_old_epoch = cmd->worker_epoch != all->config.worker_epoch;
@@ -124,6 +120,7 @@ static const char *take_open(struct kvf_clients *all, struct client *c, uint64_t
     if (err == 0) {
         s->generation = cmd->generation;
         s->opened_ns = now_ns;
+        s->is_end_recorded = false;
     }
     return NULL; /* the core counted what it dropped */
 }
@@ -201,35 +198,10 @@ void kvf_clients_close_leases(struct kvf_clients *clients, uint64_t now_ns, uint
     tell_leases(clients, c, now_ns, slot, generation, word);
 }
 
-static void try_orphan(struct kvf_clients *all, struct client *c, uint32_t slot)
-{
-    struct client_slot *s = &c->slots[slot];
-    if (!s->is_orphan) {
-        return;
-    }
-    enum kvf_reap reap = kvf_reap_room(&c->segment, slot, c->is_reaped, NULL);
-    if (reap == KVF_REAP_LEASED) {
-        return;
-    }
-    if (reap == KVF_REAP_HELD) {
-        c->held_count++; /* stays an orphan: shown as quarantined, never let go */
-        s->is_orphan = false;
-        return;
-    }
-    s->is_orphan = false;
-    c->orphan_count--;
-    all->worker_gone_count += reap == KVF_REAP_WORKER_GONE;
-    all->engine_gone_count += reap == KVF_REAP_ENGINE_GONE;
-}
-
 void kvf_client_take_dirty(struct kvf_clients *all, struct client *c, uint64_t now_ns,
                            uint32_t slot)
 {
     struct client_slot *s = &c->slots[slot];
-    if (s->is_orphan) {
-        try_orphan(all, c, slot);
-        return;
-    }
     struct kvf_intent_shm *intent = &c->segment.intents[slot];
     /* A1 (acquire). */
     uint64_t cell = atomic_load_explicit(&intent->abort_cell, memory_order_acquire);
@@ -247,25 +219,125 @@ void kvf_client_take_dirty(struct kvf_clients *all, struct client *c, uint64_t n
     }
 }
 
-void kvf_client_find_orphans(struct client *c)
+/* ---- rooms of an earlier worker ------------------------------------------------------------------------------ */
+
+/* Drained, and other ranks may still ask for it. */
+static bool is_of_a_group(const struct client *c, uint32_t slot)
+{
+    const struct kvf_intent_shm *intent = &c->segment.intents[slot];
+    /* O1 (acquire): the group is that of this generation. */
+    uint64_t generation = atomic_load_explicit(&intent->generation, memory_order_acquire);
+    uint64_t word = atomic_load_explicit(&c->segment.rooms[slot].word, memory_order_relaxed);
+    return generation != 0 && kvf_word_generation(word) == generation &&
+           kvf_word_is_drained(word) &&
+           atomic_load_explicit(&intent->group, memory_order_relaxed) != 0;
+}
+
+void kvf_client_find_rooms(struct client *c)
 {
     for (uint32_t slot = 0; slot < c->segment.limits.rooms_max; slot++) {
-        uint64_t generation = 0;
-        enum kvf_reap reap = kvf_reap_room(&c->segment, slot, false, &generation);
-        if (reap == KVF_REAP_LEASED) {
-            c->slots[slot].is_orphan = true;
-            c->slots[slot].generation = generation;
-            c->orphan_count++;
-        }
+        enum kvf_reap reap = kvf_reap_room(&c->segment, slot, false, NULL);
         c->ended_on_take += reap == KVF_REAP_WORKER_GONE;
+        if (reap == KVF_REAP_LEASED || is_of_a_group(c, slot)) {
+            c->slots[slot].is_found = true;
+            c->found_count++;
+        }
     }
 }
 
-void kvf_client_try_orphans(struct kvf_clients *all, struct client *c)
+/* The lines are the client's memory: what is copied from them is checked by the core, and can only spoil
+ * rooms of this client. */
+static void adopt_room(struct kvf_clients *all, struct client *c, uint64_t now_ns,
+                       uint32_t slot)
 {
-    for (uint32_t slot = 0; slot < c->segment.limits.rooms_max && c->orphan_count > 0; slot++) {
-        try_orphan(all, c, slot);
+    const struct kvf_intent_shm *intent = &c->segment.intents[slot];
+    const struct kvf_room_shm *room = &c->segment.rooms[slot];
+    struct client_slot *s = &c->slots[slot];
+    uint64_t word = atomic_load_explicit(&room->word, memory_order_relaxed);
+    struct kvf_core_adopt adopt = {
+        .client = c->idx,
+        .slot = slot,
+        .generation = kvf_word_generation(word),
+        .key = atomic_load_explicit(&intent->key, memory_order_relaxed),
+        .group = atomic_load_explicit(&intent->group, memory_order_relaxed),
+        .outcome = (uint8_t)kvf_word_outcome(word),
+        .proof = (uint8_t)kvf_word_proof(word),
+        .is_drained = kvf_word_is_drained(word),
+        .is_group_settled = (word & KVF_WORD_GROUP_WAITS) == 0,
+        .reason = atomic_load_explicit(&room->reason, memory_order_relaxed),
+        .detail = atomic_load_explicit(&room->detail, memory_order_relaxed),
+        .placed_bytes = atomic_load_explicit(&room->placed_bytes, memory_order_relaxed),
+        .total_bytes = atomic_load_explicit(&room->total_bytes, memory_order_relaxed),
+        .total_pages = atomic_load_explicit(&room->total_pages, memory_order_relaxed),
+        .close_to_drained_ns =
+            atomic_load_explicit(&room->close_to_drained_ns, memory_order_relaxed)};
+    if (kvf_core_adopt(all->core, now_ns, &adopt) == 0) {
+        s->generation = adopt.generation;
+        s->opened_ns = now_ns;
+        s->is_end_recorded = true; /* its time was counted by another worker, or by nobody */
     }
+}
+
+void kvf_clients_keep_key(struct kvf_clients *clients, uint32_t client, uint32_t idx,
+                          uint32_t group, uint64_t key)
+{
+    struct kvf_group_key_shm *keys = clients->table[client].segment.group_keys;
+    assert(idx < KVF_GROUP_KEYS_MAX);
+    if (keys != NULL) {
+        /* relaxed: read by a process that begins after this one was reaped. The key first, so that an end
+         * between the two leaves the place unused. */
+        atomic_store_explicit(&keys[idx].key, key, memory_order_relaxed);
+        atomic_store_explicit(&keys[idx].group, group, memory_order_relaxed);
+    }
+}
+
+/* Nonsense in it ends keys of this client, or keeps places taken: its own loss. */
+static void adopt_keys(struct kvf_clients *all, struct client *c)
+{
+    const struct kvf_group_key_shm *keys = c->segment.group_keys;
+    for (uint32_t i = 0; keys != NULL && i < KVF_GROUP_KEYS_MAX; i++) {
+        uint32_t group = atomic_load_explicit(&keys[i].group, memory_order_relaxed);
+        if (group != 0) {
+            (void)kvf_core_group_key(all->core, c->idx, i, group,
+                                     atomic_load_explicit(&keys[i].key, memory_order_relaxed));
+        }
+    }
+}
+
+void kvf_client_adopt_rooms(struct kvf_clients *all, struct client *c, uint64_t now_ns)
+{
+    adopt_keys(all, c);
+    for (uint32_t slot = 0; slot < c->segment.limits.rooms_max && c->found_count > 0; slot++) {
+        if (c->slots[slot].is_found) {
+            c->slots[slot].is_found = false;
+            c->found_count--;
+            adopt_room(all, c, now_ns, slot);
+        }
+    }
+}
+
+bool kvf_client_has_unread_leases(const struct client *c)
+{
+    bool has_leases = false;
+    for (uint32_t slot = 0; slot < c->segment.limits.rooms_max; slot++) {
+        struct kvf_intent_shm *intent = &c->segment.intents[slot];
+        /* O1 (acquire): a generation in the line whose OPEN the core never had. */
+        uint64_t generation = atomic_load_explicit(&intent->generation, memory_order_acquire);
+        uint64_t leases = 0;
+        if (generation == 0 || generation == c->slots[slot].generation ||
+            has_ended(c, slot, generation) ||
+            kvf_lease_close(&intent->lease_word, generation, &leases) != 0) {
+            continue;
+        }
+        bool has_device = kvf_lease_count(leases, KVF_LEASE_GPU) > 0 ||
+                          kvf_lease_count(leases, KVF_LEASE_DIRECT_IO) > 0;
+        if (has_device && c->is_reaped) {
+            (void)kvf_reap_room(&c->segment, slot, true, NULL);
+        }
+        has_leases = has_leases || has_device ||
+                     (!c->is_reaped && kvf_lease_count(leases, KVF_LEASE_CPU) > 0);
+    }
+    return has_leases;
 }
 
 /* ---- lines ------------------------------------------------------------------------------------------------ */
@@ -332,13 +404,15 @@ void kvf_clients_publish(struct kvf_clients *clients, uint64_t now_ns, uint32_t 
     atomic_store_explicit(&room->unproven, view.unproven, memory_order_relaxed);
     atomic_store_explicit(&room->close_to_drained_ns, view.close_to_drained_ns,
                           memory_order_relaxed);
+    atomic_store_explicit(&room->group_waits, view.group_waits, memory_order_relaxed);
     /* R1 (release). After a DRAINED word the engine may hand the pages out again: the core has no lease
      * and no unproven lane left, and every byte that was placed is placed before this store.
      * D2 (seq_cst): a thread that armed and found the old word is seen by push_event's look. */
     atomic_store_explicit(&room->word, view.word, memory_order_seq_cst);
     bool is_drained = kvf_word_is_drained(view.word);
     set_moving(c, slot, !is_drained && kvf_word_poll(view.word) == KVF_STATE_TRANSFERRING);
-    if (is_drained) {
+    if (is_drained && !c->slots[slot].is_end_recorded) {
+        c->slots[slot].is_end_recorded = true;
         record_end(clients, &c->slots[slot], now_ns, &view);
     }
     push_event(c, slot, view.word);

@@ -82,7 +82,7 @@ static void map_work(struct kvf_job *job)
     c->moving = calloc(rooms_max, sizeof(*c->moving));
     c->err = c->slots == NULL || c->moving == NULL ? -ENOMEM : find_positions(c);
     if (c->err == 0) {
-        kvf_client_find_orphans(c);
+        kvf_client_find_rooms(c);
     }
 }
 
@@ -134,7 +134,7 @@ static void start_unmap(struct kvf_clients *all, struct client *c)
     kvf_helper_push(all->helper, &c->job);
 }
 
-static int start_serving(struct kvf_clients *all, struct client *c)
+static int start_serving(struct kvf_clients *all, struct client *c, uint64_t now_ns)
 {
     if (c->err != 0) {
         return c->err;
@@ -153,12 +153,13 @@ static int start_serving(struct kvf_clients *all, struct client *c)
     /* C3 (release): everything before this position was copied by an earlier worker, or died with it. */
     atomic_store_explicit(&c->segment.shm->cmd_consumed, c->commands.pos, memory_order_release);
     c->state = CLIENT_LIVE;
+    kvf_client_adopt_rooms(all, c, now_ns);
     return 0;
 }
 
 static void map_back(struct kvf_clients *all, uint64_t now_ns, struct client *c)
 {
-    int err = start_serving(all, c);
+    int err = start_serving(all, c, now_ns);
     if (err != 0) {
         kvf_log(KVF_LOG_WARN, "client %u not taken: its segment cannot be used: %s", c->idx,
                 kvf_code_text(err));
@@ -174,7 +175,7 @@ static void map_back(struct kvf_clients *all, uint64_t now_ns, struct client *c)
     }
     if (c->is_reaped) {
         kvf_core_client_reaped(all->core, now_ns, c->idx);
-        kvf_client_try_orphans(all, c);
+        (void)kvf_client_has_unread_leases(c); /* shows what is in quarantine */
     }
 }
 
@@ -225,21 +226,20 @@ void kvf_clients_reaped(struct kvf_clients *clients, uint64_t now_ns, uint32_t c
     }
     kvf_clients_close(clients, now_ns, client, KVF_E_ENGINE_GONE);
     kvf_core_client_reaped(clients->core, now_ns, client);
-    kvf_client_try_orphans(clients, c);
+    (void)kvf_client_has_unread_leases(c); /* shows what is in quarantine */
 }
 
 bool kvf_clients_is_quiet(const struct kvf_clients *clients, uint32_t client)
 {
     const struct client *c = &clients->table[client];
-    return c->state == CLIENT_CLOSED && c->orphan_count == 0 &&
-           kvf_core_client_is_quiet(clients->core, client);
+    return c->state == CLIENT_CLOSED && kvf_core_client_is_quiet(clients->core, client) &&
+           !kvf_client_has_unread_leases(c);
 }
 
 void kvf_clients_remove(struct kvf_clients *clients, uint32_t client)
 {
     struct client *c = client_at(clients, client);
     assert(c->state == CLIENT_CLOSED);
-    assert(c->orphan_count == 0);
     start_unmap(clients, c);
 }
 
@@ -376,27 +376,11 @@ uint32_t kvf_clients_count(const struct kvf_clients *clients)
     return clients->used_count;
 }
 
-uint32_t kvf_clients_orphans(const struct kvf_clients *clients, uint32_t *ret_held)
-{
-    uint32_t orphans = 0;
-    uint32_t held = 0;
-    for (uint32_t i = 0; i < clients->config.clients_max; i++) {
-        const struct client *c = &clients->table[i];
-        orphans +=
-            is_in_core(c) ? c->orphan_count : 0; /* else they are the helper's to count */
-        held += is_in_core(c) ? c->held_count : 0;
-    }
-    *ret_held = held;
-    return orphans;
-}
-
 void kvf_clients_count_into(const struct kvf_clients *clients, uint64_t counters[KVF_COUNTERS],
                             uint64_t *ret_bad)
 {
-    uint64_t ended = clients->worker_gone_count + clients->engine_gone_count;
-    counters[KVF_COUNT_ROOMS_FAILED] += ended;
+    counters[KVF_COUNT_ROOMS_FAILED] += clients->worker_gone_count;
     counters[KVF_COUNT_PROOF_FIRST + KVF_PROOF_WORKER_GONE] += clients->worker_gone_count;
-    counters[KVF_COUNT_PROOF_FIRST + KVF_PROOF_ENGINE_GONE] += clients->engine_gone_count;
     counters[KVF_COUNT_STALE_COMMANDS] += clients->stale_count;
     *ret_bad = clients->bad_count;
 }

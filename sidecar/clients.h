@@ -48,7 +48,7 @@ int kvf_clients_add(struct kvf_clients *clients, uint32_t client, const int fds[
 void kvf_clients_close(struct kvf_clients *clients, uint64_t now_ns, uint32_t client,
                        uint32_t reason);
 void kvf_clients_reaped(struct kvf_clients *clients, uint64_t now_ns, uint32_t client);
-/* Every room is drained, those taken over from an earlier worker too. */
+/* The core is through with it: rooms drained, those taken over from an earlier worker too. */
 bool kvf_clients_is_quiet(const struct kvf_clients *clients, uint32_t client);
 /* Lets go of a quiet client whose regions are gone; removed_fn follows. */
 void kvf_clients_remove(struct kvf_clients *clients, uint32_t client);
@@ -67,6 +67,9 @@ void kvf_clients_refresh(struct kvf_clients *clients);
 /* The core's actions. */
 void kvf_clients_publish(struct kvf_clients *clients, uint64_t now_ns, uint32_t client,
                          uint32_t slot);
+/* A key that other ranks ended stands in the client's segment for the next worker; group 0: no more. */
+void kvf_clients_keep_key(struct kvf_clients *clients, uint32_t client, uint32_t idx,
+                          uint32_t group, uint64_t key);
 void kvf_clients_close_leases(struct kvf_clients *clients, uint64_t now_ns, uint32_t client,
                               uint32_t slot, uint64_t generation);
 
@@ -77,8 +80,6 @@ void kvf_clients_awake(struct kvf_clients *clients);
 void kvf_clients_beat(struct kvf_clients *clients, uint64_t loop_count);
 
 uint32_t kvf_clients_count(const struct kvf_clients *clients);
-/* Rooms of earlier workers that wait for external leases; held: those without hope of a proof. */
-uint32_t kvf_clients_orphans(const struct kvf_clients *clients, uint32_t *ret_held);
 /* Adds what was counted here and not by the core. ret_bad: clients dropped for bad bytes. */
 void kvf_clients_count_into(const struct kvf_clients *clients, uint64_t counters[KVF_COUNTERS],
                             uint64_t *ret_bad);

@@ -23,8 +23,9 @@ struct client_slot {
     uint64_t generation; /* of the room the core has or had here */
     uint64_t abort_seen; /* abort cell that was acted on */
     uint64_t opened_ns;
-    uint32_t moving_idx; /* index + 1 in the list of rooms whose counts change */
-    bool is_orphan;      /* an earlier worker's room whose leases are out */
+    uint32_t moving_idx;  /* index + 1 in the list of rooms whose counts change */
+    bool is_found;        /* an earlier worker's room, for the core to adopt */
+    bool is_end_recorded; /* in the histograms, or not ours to record */
 };
 
 struct client {
@@ -48,8 +49,7 @@ struct client {
     uint32_t *moving; /* slots whose byte counts change */
     uint32_t moving_count;
     uint32_t refresh_at;
-    uint32_t orphan_count; /* rooms of an earlier worker that are not drained */
-    uint32_t held_count;   /* of the orphans: no proof will come, the engine is gone too */
+    uint32_t found_count; /* slots to adopt */
 };
 
 struct kvf_clients {
@@ -60,8 +60,7 @@ struct kvf_clients {
     uint32_t used_count;
     uint64_t bad_count;
     uint64_t stale_count;
-    uint64_t worker_gone_count; /* rooms of earlier workers drained here, by proof */
-    uint64_t engine_gone_count;
+    uint64_t worker_gone_count; /* rooms of earlier workers that taking them over drained */
     _Alignas(8) unsigned char record[KVF_RECORD_BYTES_MAX + 8u];
     struct client table[];
 };
@@ -74,8 +73,13 @@ const char *kvf_client_take_command(struct kvf_clients *all, struct client *c, u
 /* A marked slot: an abort, or the last lease came back. */
 void kvf_client_take_dirty(struct kvf_clients *all, struct client *c, uint64_t now_ns,
                            uint32_t slot);
-/* Walks a segment taken over from an earlier worker. */
-void kvf_client_find_orphans(struct client *c); /* helper thread */
-void kvf_client_try_orphans(struct kvf_clients *all, struct client *c);
+/* Walks a segment taken over from an earlier worker (helper thread), then hands the core what it found:
+ * rooms whose external leases are out, and drained ones that belong to a group. */
+void kvf_client_find_rooms(struct client *c);
+void kvf_client_adopt_rooms(struct kvf_clients *all, struct client *c, uint64_t now_ns);
+/* Of a closed client: may external leases still touch pages of rooms whose OPEN will never be read? They were lent to
+ * nobody, but the engine, or a device after its end, may write them. Closes their lease words; what a dead engine left
+ * to a device is published as quarantined. */
+bool kvf_client_has_unread_leases(const struct client *c);
 
 #endif

@@ -4,6 +4,8 @@
 
 #include "sidecar/host/clock.h"
 
+#define GROUP_ASK_NS (250 * KVF_NS_PER_MS)
+
 #define COUNTER(value, name, unit) [value] = {name, unit, KVF_STATS_COUNTER}
 #define GAUGE(value, name, unit)                                                               \
     [KVF_VALUE_CORE_GAUGES + (value)] = {name, unit, KVF_STATS_GAUGE}
@@ -47,6 +49,11 @@ static const struct kvf_stats_def defs[] = {
     COUNTER(KVF_COUNT_COMPLETIONS, "completions_total", "posts"),
     COUNTER(KVF_COUNT_PEERS_LOST, "peers_lost_total", "peers"),
     COUNTER(KVF_COUNT_PROTOCOL_ERRORS, "protocol_errors_total", "errors"),
+    COUNTER(KVF_COUNT_GROUP_SENT, "group_messages_sent_total", "frames"),
+    COUNTER(KVF_COUNT_GROUP_RECEIVED, "group_messages_received_total", "frames"),
+    COUNTER(KVF_COUNT_GROUP_STALE, "group_messages_stale_total", "frames"),
+    COUNTER(KVF_COUNT_GROUP_CLOSED, "rooms_closed_by_group_total", "rooms"),
+    COUNTER(KVF_COUNT_ROOMS_ADOPTED, "rooms_adopted_total", "rooms"),
 
     GAUGE(KVF_GAUGE_ROOMS_OPEN, "rooms_open", "rooms"),
     GAUGE(KVF_GAUGE_ROOMS_CLOSING, "rooms_closing", "rooms"),
@@ -61,6 +68,10 @@ static const struct kvf_stats_def defs[] = {
     GAUGE(KVF_GAUGE_LANES_UP, "lanes_up", "lanes"),
     GAUGE(KVF_GAUGE_POSTED_BYTES, "posted_bytes", "bytes"),
     GAUGE(KVF_GAUGE_RUNS_USED, "runs_used", "runs"),
+    GAUGE(KVF_GAUGE_GROUP_WAITING, "group_rooms_waiting", "rooms"),
+    GAUGE(KVF_GAUGE_GROUP_WAITS_ID, "group_waits_id", "group"),
+    GAUGE(KVF_GAUGE_GROUP_WAITS_RANK, "group_waits_rank", "rank"),
+    GAUGE(KVF_GAUGE_GROUP_TOMBSTONES, "group_tombstones", "keys"),
 
     OWN(KVF_VALUE_BAD_CLIENT_BYTES, "bad_client_bytes_total", "clients", KVF_STATS_COUNTER),
     OWN(KVF_VALUE_WORKER_STARTS, "worker_starts", "starts", KVF_STATS_GAUGE),
@@ -134,6 +145,7 @@ void kvf_core_config_of(const struct kvf_config *config, uint64_t supervisor_id,
         .cooperative_ns = config->cooperative_ms * KVF_NS_PER_MS,
         .fence_ns = config->fence_ms * KVF_NS_PER_MS,
         .liveness_ns = config->liveness_ms * KVF_NS_PER_MS,
+        .group_ask_ns = GROUP_ASK_NS,
     };
     snprintf(ret_core->name, sizeof(ret_core->name), "%s", config->name);
 }

@@ -22,6 +22,9 @@ enum kvf_link_op {
     KVF_LINK_CLIENT_REAPED, /* the engine's process has ended */
     KVF_LINK_REGION_ADD,    /* struct kvf_link_region; fds: memory */
     KVF_LINK_REGION_REMOVE,
+    KVF_LINK_GROUP_ADD,      /* struct kvf_link_group, after CLIENT_ADDED */
+    KVF_LINK_GROUP_SKIP,     /* .region: the group's handle, .value: the key */
+    KVF_LINK_GROUP_DEPARTED, /* .value: a group's id, .code: a rank of it whose client left */
     KVF_LINK_SHUTDOWN, /* .code: 0 = serve what runs for .value ns more; 1 = close everything now */
 
     /* worker -> supervisor */
@@ -31,6 +34,8 @@ enum kvf_link_op {
     KVF_LINK_CLIENT_BAD,     /* .code: it broke the rules of its segment; its rooms close */
     KVF_LINK_REGION_ADDED,   /* .code */
     KVF_LINK_REGION_REMOVED, /* .code */
+    KVF_LINK_GROUP_ADDED,    /* .region: its handle, .code */
+    KVF_LINK_GROUP_SKIPPED,  /* .code */
     KVF_LINK_ESCALATE,       /* .value: lane whose fence missed its deadline: end this worker */
     KVF_LINK_STOPPED, /* .value: rooms that were ended by the shutdown, .code: still undrained */
 };
@@ -68,6 +73,14 @@ struct kvf_link_region { /* sent up to the last plane in use */
     uint32_t plane_count;
     uint32_t pad_;
     struct kvf_link_plane planes[KVF_PLANES_MAX]; /* validated by the supervisor */
+};
+
+struct kvf_link_group {
+    struct kvf_link_msg h; /* .region: its handle */
+    uint64_t group_id;
+    uint32_t rank;
+    uint32_t member_count;
+    struct kvf_addr_shm members[KVF_GROUP_MEMBERS_MAX]; /* validated by the supervisor */
 };
 
 static inline uint64_t kvf_link_epoch(uint64_t supervisor_id, uint32_t worker_starts)

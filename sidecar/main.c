@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "sidecar/host/config.h"
+#include "sidecar/host/log.h"
+#include "sidecar/run_dir.h"
 #include "sidecar/supervisor.h"
 #include "sidecar/worker.h"
 
@@ -29,7 +31,14 @@ int main(int argc, char **argv)
         kvf_config_print(&config, stdout);
     }
     if (config.is_check) {
-        printf("kvfenced: the options are valid\n");
+        char who[64];
+        snprintf(who, sizeof(who), "%s/check", config.name);
+        kvf_log_init(who, (enum kvf_log_level)config.log_level);
+        if (kvf_run_dir_check(&config) != 0) {
+            return KVF_EXIT_START;
+        }
+        printf("kvfenced: the options are valid, and so are processor and run directory; "
+               "whether the name and the port are free shows at the start\n");
     }
     return config.is_print || config.is_check ? KVF_EXIT_CLEAN : kvf_supervisor_main(&config);
 }

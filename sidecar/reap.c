@@ -8,6 +8,7 @@
 
 static void publish(struct kvf_room_shm *room, uint64_t word, uint32_t reason)
 {
+    atomic_store_explicit(&room->group_waits, 0, memory_order_relaxed); /* nobody knows it */
     atomic_store_explicit(&room->reason, reason, memory_order_relaxed);
     atomic_store_explicit(&room->unproven, 0, memory_order_relaxed);
     /* R1 (release): whoever sees the word sees the line, and every byte a dead worker placed: its stores
@@ -15,12 +16,19 @@ static void publish(struct kvf_room_shm *room, uint64_t word, uint32_t reason)
     atomic_store_explicit(&room->word, word, memory_order_release);
 }
 
-static uint64_t failed_word(uint64_t generation, enum kvf_phase phase, enum kvf_proof proof)
+/* A room of a group is drained like any other, and shown as failed only by a worker that has heard of the
+ * other ranks: the next one asks them. */
+static uint64_t failed_word(const struct kvf_segment *segment, uint32_t slot,
+                            uint64_t generation, enum kvf_phase phase, enum kvf_proof proof)
 {
-    enum kvf_poll_state poll =
-        phase == KVF_PHASE_DRAINED ? KVF_STATE_FAILED : KVF_STATE_TRANSFERRING;
-    return kvf_word_make(generation, phase, KVF_OUTCOME_FAILED, proof, poll,
-                         KVF_WORD_FAILED_EARLY);
+    /* relaxed: stored before the generation, which was loaded with O1. */
+    bool has_group =
+        atomic_load_explicit(&segment->intents[slot].group, memory_order_relaxed) != 0;
+    bool is_shown = phase == KVF_PHASE_DRAINED && !has_group;
+    uint64_t waits = phase == KVF_PHASE_DRAINED && has_group ? KVF_WORD_GROUP_WAITS : 0;
+    return kvf_word_make(generation, phase, KVF_OUTCOME_FAILED, proof,
+                         is_shown ? KVF_STATE_FAILED : KVF_STATE_TRANSFERRING,
+                         KVF_WORD_FAILED_EARLY | waits);
 }
 
 /* The generation of a room that was opened and does not read as drained, 0 if there is none. Its lease
@@ -65,18 +73,23 @@ enum kvf_reap kvf_reap_room(const struct kvf_segment *segment, uint32_t slot,
     uint32_t device =
         kvf_lease_count(leases, KVF_LEASE_GPU) + kvf_lease_count(leases, KVF_LEASE_DIRECT_IO);
     if (device == 0 && cpu == 0) {
-        publish(room, failed_word(generation, KVF_PHASE_DRAINED, KVF_PROOF_WORKER_GONE),
-                KVF_E_WORKER_GONE);
+        publish(
+            room,
+            failed_word(segment, slot, generation, KVF_PHASE_DRAINED, KVF_PROOF_WORKER_GONE),
+            KVF_E_WORKER_GONE);
         return KVF_REAP_WORKER_GONE;
     }
     if (device == 0 && is_engine_gone) {
-        publish(room, failed_word(generation, KVF_PHASE_DRAINED, KVF_PROOF_ENGINE_GONE),
-                KVF_E_WORKER_GONE);
+        publish(
+            room,
+            failed_word(segment, slot, generation, KVF_PHASE_DRAINED, KVF_PROOF_ENGINE_GONE),
+            KVF_E_WORKER_GONE);
         return KVF_REAP_ENGINE_GONE;
     }
     enum kvf_phase phase = is_engine_gone ? KVF_PHASE_QUARANTINED : KVF_PHASE_CLOSING;
     if (kvf_word_generation(word) != generation || kvf_word_phase(word) != phase) {
-        publish(room, failed_word(generation, phase, KVF_PROOF_NONE), KVF_E_WORKER_GONE);
+        publish(room, failed_word(segment, slot, generation, phase, KVF_PROOF_NONE),
+                KVF_E_WORKER_GONE);
     }
     return is_engine_gone ? KVF_REAP_HELD : KVF_REAP_LEASED;
 }
@@ -87,7 +100,9 @@ void kvf_reap_unread(const struct kvf_segment *segment, uint32_t slot, uint32_t 
     uint64_t leases = 0;
     uint64_t generation = find_undrained(segment, slot, &word, &leases);
     if (generation != 0 && kvf_lease_is_idle(leases)) {
-        publish(&segment->rooms[slot],
-                failed_word(generation, KVF_PHASE_DRAINED, KVF_PROOF_NEVER_POSTED), reason);
+        publish(
+            &segment->rooms[slot],
+            failed_word(segment, slot, generation, KVF_PHASE_DRAINED, KVF_PROOF_NEVER_POSTED),
+            reason);
     }
 }

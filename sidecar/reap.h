@@ -3,7 +3,10 @@
  * A reaped worker can touch no page (its construction makes it so), therefore a room that it served is
  * drained as soon as no external lease is out. The supervisor walks the segment between reaping one
  * worker and starting the next; rooms whose leases are out go to the next worker, which walks the
- * segment again when it takes it over. Never both at a time: one writer per line. */
+ * segment again when it takes it over. Never both at a time: one writer per line.
+ *
+ * A room whose client's line names a group is drained by the same proof, but its word goes on saying
+ * Transferring and "group waits" until a worker has heard of the other ranks. */
 #ifndef KVF_SIDECAR_REAP_H
 #define KVF_SIDECAR_REAP_H
 

@@ -39,7 +39,56 @@ static int refuse_errno(const struct kvf_run_dir *dir, const char *name)
     return refuse(dir, name, err, strerror(-err));
 }
 
+/* A file of the directory could not be made or opened. */
+static int refuse_file(const struct kvf_run_dir *dir, const char *name, int err)
+{
+    if (err == -EACCES || err == -EPERM || err == -EROFS) {
+        kvf_log(KVF_LOG_ERROR,
+                "the run directory %s is not writable (%s: %s); choose another --run-dir",
+                dir->config->run_dir, name, strerror(-err));
+        return err;
+    }
+    return refuse(dir, name, err, strerror(-err));
+}
+
 /* ---- the directory ----------------------------------------------------------------------------------------- */
+
+static int refuse_dir(const struct kvf_config *config, const char *what, int err)
+{
+    const char *hint = err == -ENOENT    ? " (its parent must exist)"
+                       : err == -EACCES  ? "; choose another --run-dir"
+                       : err == -ENOTDIR ? " (a symbolic link is not followed)"
+                                         : "";
+    kvf_log(KVF_LOG_ERROR, "cannot %s the run directory %s: %s%s", what, config->run_dir,
+            strerror(-err), hint);
+    return err;
+}
+
+/* An existing directory in which nobody else can put files in our place. */
+static int open_existing(const struct kvf_config *config, int *ret_fd)
+{
+    int fd = open(config->run_dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    struct stat st;
+    if (fd < 0 || fstat(fd, &st) != 0) {
+        int err = -errno;
+        kvf_close_fd(&fd);
+        return refuse_dir(config, "open", err);
+    }
+    const char *why = NULL;
+    if (st.st_uid != geteuid() && st.st_uid != 0) {
+        why = "belongs to another user";
+    } else if ((st.st_mode & S_IWOTH) != 0 && (st.st_mode & S_ISVTX) == 0) {
+        why = "lets anybody replace files in it";
+    }
+    if (why != NULL) {
+        kvf_log(KVF_LOG_ERROR, "the run directory %s %s; choose another --run-dir",
+                config->run_dir, why);
+        close(fd);
+        return -EPERM;
+    }
+    *ret_fd = fd;
+    return 0;
+}
 
 static int open_dir(struct kvf_run_dir *dir)
 {
@@ -47,23 +96,48 @@ static int open_dir(struct kvf_run_dir *dir)
     mode_t mode = geteuid() == 0 ? 0755 : 0700;
     bool is_new = mkdir(path, mode) == 0;
     if (!is_new && errno != EEXIST) {
-        return refuse_errno(dir, "");
+        return refuse_dir(dir->config, "create", -errno);
     }
-    dir->dir_fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (dir->dir_fd < 0) {
-        return refuse_errno(dir, "");
+    int err = open_existing(dir->config, &dir->dir_fd);
+    if (err == 0 && is_new && fchmod(dir->dir_fd, mode) != 0) {
+        err = refuse_dir(dir->config, "open", -errno);
     }
+    return err;
+}
+
+/* The directory that `path` would be made in. */
+static void parent_of(const char *path, char ret_parent[KVF_CONFIG_DIR_BYTES])
+{
+    snprintf(ret_parent, KVF_CONFIG_DIR_BYTES, "%s", path);
+    size_t bytes = strlen(ret_parent);
+    while (bytes > 1 && ret_parent[bytes - 1] == '/') {
+        ret_parent[--bytes] = '\0';
+    }
+    char *slash = strrchr(ret_parent, '/');
+    if (slash == NULL) {
+        snprintf(ret_parent, KVF_CONFIG_DIR_BYTES, ".");
+    } else {
+        slash[slash == ret_parent ? 1 : 0] = '\0';
+    }
+}
+
+static int check_dir(const struct kvf_config *config)
+{
     struct stat st;
-    if ((is_new && fchmod(dir->dir_fd, mode) != 0) || fstat(dir->dir_fd, &st) != 0) {
-        return refuse_errno(dir, "");
+    if (lstat(config->run_dir, &st) != 0) {
+        char parent[KVF_CONFIG_DIR_BYTES];
+        parent_of(config->run_dir, parent);
+        bool can_make =
+            errno == ENOENT && faccessat(AT_FDCWD, parent, W_OK | X_OK, AT_EACCESS) == 0;
+        return can_make ? 0 : refuse_dir(config, "create", -errno);
     }
-    if (st.st_uid != geteuid() && st.st_uid != 0) {
-        return refuse(dir, "", -EPERM, "the run directory belongs to another user");
+    int fd = -1;
+    int err = open_existing(config, &fd);
+    if (err == 0 && faccessat(AT_FDCWD, config->run_dir, W_OK | X_OK, AT_EACCESS) != 0) {
+        err = refuse_dir(config, "write to", -errno);
     }
-    if ((st.st_mode & S_IWOTH) != 0 && (st.st_mode & S_ISVTX) == 0) {
-        return refuse(dir, "", -EPERM, "anybody may replace files in this run directory");
-    }
-    return 0;
+    kvf_close_fd(&fd);
+    return err;
 }
 
 /* Opens a lock file and tries to take it. The descriptor is held until the process ends. */
@@ -109,7 +183,7 @@ int kvf_run_dir_open(const struct kvf_config *config, struct kvf_run_dir *ret_di
     if (err == -EPERM) {
         return refuse(ret_dir, name, err, "not a regular file of ours; it is left alone");
     }
-    return err == 0 ? 0 : refuse(ret_dir, name, err, strerror(-err));
+    return err == 0 ? 0 : refuse_file(ret_dir, name, err);
 }
 
 /* ---- the worker's name -------------------------------------------------------------------------------------- */
@@ -216,7 +290,7 @@ int kvf_run_dir_write_worker(struct kvf_run_dir *dir, const struct kvf_process_i
     int fd =
         openat(dir->dir_fd, fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0) {
-        return refuse_errno(dir, fresh);
+        return refuse_file(dir, fresh, -errno);
     }
     char text[256];
     int bytes = snprintf(text, sizeof(text), "%d %" PRIu64 " %s\n", id->pid, id->start_ticks,
@@ -288,7 +362,7 @@ int kvf_run_dir_create_stats(struct kvf_run_dir *dir, int *ret_fd, int *ret_read
     int fd =
         openat(dir->dir_fd, fresh, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0) {
-        return refuse_errno(dir, fresh);
+        return refuse_file(dir, fresh, -errno);
     }
     struct kvf_stats_shm *shm = NULL;
     err = fill_stats(dir, fd, &shm);
@@ -305,6 +379,12 @@ int kvf_run_dir_create_stats(struct kvf_run_dir *dir, int *ret_fd, int *ret_read
     *ret_read_only_fd = read_fd;
     *ret_shm = shm;
     return 0;
+}
+
+void kvf_run_dir_remove_stats(struct kvf_run_dir *dir)
+{
+    char name[FILE_NAME_BYTES];
+    (void)unlinkat(dir->dir_fd, file_name(dir, ".stats", name), 0);
 }
 
 /* ---- the socket ------------------------------------------------------------------------------------------------- */
@@ -373,6 +453,28 @@ static int choose_auto(struct kvf_run_dir *dir, const int *cpus, int count)
     return KVF_CPU_NONE;
 }
 
+/* A number that --cpu asks for: is it one of those that this process may use? */
+static int check_cpu(int wanted, const int *cpus, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (cpus[i] == wanted) {
+            return 0;
+        }
+    }
+    kvf_log(KVF_LOG_ERROR,
+            "--cpu %d: not among the %d processors that this process may use (%d to %d)",
+            wanted, count, cpus[0], cpus[count - 1]);
+    return -EINVAL;
+}
+
+int kvf_run_dir_check(const struct kvf_config *config)
+{
+    static int cpus[KVF_CPUS_MAX];
+    int count = kvf_cpu_allowed(cpus, KVF_CPUS_MAX);
+    int err = config->cpu >= 0 && count > 0 ? check_cpu(config->cpu, cpus, count) : 0;
+    return err == 0 ? check_dir(config) : err;
+}
+
 int kvf_run_dir_choose_cpu(struct kvf_run_dir *dir, int *ret_cpu)
 {
     static int cpus[KVF_CPUS_MAX];
@@ -386,18 +488,14 @@ int kvf_run_dir_choose_cpu(struct kvf_run_dir *dir, int *ret_cpu)
         *ret_cpu = choose_auto(dir, cpus, count);
         return 0;
     }
-    for (int i = 0; i < count; i++) {
-        if (cpus[i] == wanted) {
-            if (lock_cpu(dir, wanted) == -EBUSY) {
-                kvf_log(KVF_LOG_WARN,
-                        "processor %d is also another daemon's of this run directory", wanted);
-            }
-            *ret_cpu = wanted;
-            return 0;
-        }
+    int err = check_cpu(wanted, cpus, count);
+    if (err != 0) {
+        return err;
     }
-    kvf_log(KVF_LOG_ERROR,
-            "--cpu %d: not among the %d processors that this process may use (%d to %d)",
-            wanted, count, cpus[0], cpus[count - 1]);
-    return -EINVAL;
+    if (lock_cpu(dir, wanted) == -EBUSY) {
+        kvf_log(KVF_LOG_WARN, "processor %d is also another daemon's of this run directory",
+                wanted);
+    }
+    *ret_cpu = wanted;
+    return 0;
 }

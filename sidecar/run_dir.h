@@ -4,7 +4,7 @@
  *                start: a lock proves nothing about memory
  *   NAME.worker  pid, start time and boot of the last worker, written before that opened anything
  *   NAME.sock    where engines attach (0660)
- *   NAME.stats   what kvfence-stat reads (0644)
+ *   NAME.stats   what kvfence-stat reads (0644); stays after the end, and is removed if the start failed
  *   .cpu-N.lock  held by the daemon whose worker is pinned to processor N
  *
  * Every file is opened relative to the directory's descriptor, no symbolic link is followed, and what
@@ -31,6 +31,10 @@ struct kvf_run_dir {
  * lives; -errno. */
 int kvf_run_dir_open(const struct kvf_config *config, struct kvf_run_dir *ret_dir);
 
+/* Would a start get past its processor and its run directory? Makes and takes nothing, so the answer is
+ * for now. 0 or -errno. */
+int kvf_run_dir_check(const struct kvf_config *config);
+
 /* Waits until the worker of an earlier supervisor of this name has ended, and ends it if it lives on:
  * nothing may be registered before. 0, or -ETIMEDOUT. */
 int kvf_run_dir_await_worker(struct kvf_run_dir *dir);
@@ -40,6 +44,8 @@ void kvf_run_dir_remove_worker(struct kvf_run_dir *dir);
 /* Makes a fresh stats file and replaces the one of an earlier daemon. Both descriptors are the caller's. */
 int kvf_run_dir_create_stats(struct kvf_run_dir *dir, int *ret_fd, int *ret_read_only_fd,
                              struct kvf_stats_shm **ret_shm);
+/* Of a daemon that never served: nobody should be shown it. */
+void kvf_run_dir_remove_stats(struct kvf_run_dir *dir);
 
 /* Binds and listens; a stale socket of ours is replaced, which the lock makes safe. */
 int kvf_run_dir_listen(struct kvf_run_dir *dir);

@@ -194,24 +194,6 @@ static int wait_ms(const struct kvf_supervisor *s)
     return (int)((wait_ns + KVF_NS_PER_MS - 1u) / KVF_NS_PER_MS);
 }
 
-static void run(struct kvf_supervisor *s)
-{
-    struct epoll_event events[EPOLL_EVENTS_MAX];
-    while (s->exit_status < 0) {
-        int n = epoll_wait(s->epoll_fd, events, EPOLL_EVENTS_MAX, wait_ms(s));
-        assert(n >= 0 || errno == EINTR);
-        s->now_ns = kvf_clock_now_ns();
-        for (int i = 0; i < n && s->exit_status < 0; i++) {
-            dispatch(s, &events[i]);
-        }
-        if (s->exit_status < 0) {
-            run_timers(s);
-        }
-    }
-}
-
-/* ---- start and end ---------------------------------------------------------------------------------------------- */
-
 static void log_config(const struct kvf_config *config)
 {
     char line[256];
@@ -231,6 +213,30 @@ static void log_config(const struct kvf_config *config)
             (unsigned long long)kvf_bound_usual_us(config),
             (unsigned long long)kvf_bound_worst_us(config));
 }
+
+static void run(struct kvf_supervisor *s)
+{
+    struct epoll_event events[EPOLL_EVENTS_MAX];
+    bool is_config_logged = false;
+    while (s->exit_status < 0) {
+        if (s->was_ready && !is_config_logged) {
+            is_config_logged =
+                true; /* not before: it would bury the reason of a failed start */
+            log_config(&s->config);
+        }
+        int n = epoll_wait(s->epoll_fd, events, EPOLL_EVENTS_MAX, wait_ms(s));
+        assert(n >= 0 || errno == EINTR);
+        s->now_ns = kvf_clock_now_ns();
+        for (int i = 0; i < n && s->exit_status < 0; i++) {
+            dispatch(s, &events[i]);
+        }
+        if (s->exit_status < 0) {
+            run_timers(s);
+        }
+    }
+}
+
+/* ---- start and end ---------------------------------------------------------------------------------------------- */
 
 /* Each client and region is a handful of descriptors. */
 static void raise_limits(void)
@@ -307,6 +313,17 @@ static void start_stats(struct kvf_supervisor *s)
     kvf_stats_end(s->stats);
 }
 
+/* The reason stands in the log already, and there is nothing to show of a daemon that never served. */
+static int leave_failed_start(struct kvf_supervisor *s)
+{
+    kvf_run_dir_unlisten(&s->dir);
+    if (s->stats != NULL) {
+        kvf_run_dir_remove_stats(&s->dir);
+        kvf_run_dir_remove_worker(&s->dir);
+    }
+    return KVF_EXIT_START;
+}
+
 /* What was published stays: the engines' segments and pidfds speak for the rooms from here on. */
 static void close_house(struct kvf_supervisor *s)
 {
@@ -333,17 +350,18 @@ int kvf_supervisor_main(const struct kvf_config *config)
     char who[64];
     snprintf(who, sizeof(who), "%s/supervisor", config->name);
     kvf_log_init(who, (enum kvf_log_level)config->log_level);
-    log_config(config);
     raise_limits();
     if (prepare(s) != 0 || open_house(s) != 0) {
-        kvf_run_dir_unlisten(&s->dir);
-        return KVF_EXIT_START;
+        return leave_failed_start(s);
     }
     start_stats(s);
     if (kvf_sup_start_worker(s) != 0) {
         s->exit_status = KVF_EXIT_START;
     }
     run(s);
+    if (s->exit_status == KVF_EXIT_START) {
+        return leave_failed_start(s);
+    }
     close_house(s);
     return s->exit_status;
 }

@@ -187,6 +187,7 @@ static void free_client(struct sup_client *c)
     for (uint32_t slot = 0; slot < KVF_REGIONS_PER_CLIENT_MAX; slot++) {
         kvf_sup_region_free(c, slot);
     }
+    kvf_sup_groups_free(c);
     if (c->segment.shm != NULL) {
         kvf_segment_unmap(&c->segment);
     }
@@ -403,7 +404,15 @@ static void take_request(struct kvf_supervisor *s, struct sup_client *c, size_t 
                        : kvf_sup_region_remove(s, c, packet.region, &text);
             break;
         case KVF_REQ_GROUP_ADD:
-            code = KVF_E_GROUP_UNSUPPORTED;
+            code = s->is_stopping
+                       ? ESHUTDOWN
+                       : kvf_sup_group_add(s, c,
+                                           (const struct kvf_group_req *)(const void *)&packet,
+                                           bytes, &text);
+            break;
+        case KVF_REQ_GROUP_SKIP:
+            code = kvf_sup_group_skip(
+                c, (const struct kvf_group_skip_req *)(const void *)&packet, bytes, &text);
             break;
         case KVF_REQ_DETACH:
             kvf_sup_client_close(s, c, KVF_E_ABORTED);
@@ -539,6 +548,9 @@ void kvf_sup_client_open(struct kvf_supervisor *s, struct sup_client *c)
             return;
         }
     }
+    if (!kvf_sup_groups_are_served(c)) {
+        return;
+    }
     c->is_open = true;
     if (c->pending_op != KVF_REQ_ATTACH) {
         kvf_sup_client_note(
@@ -571,6 +583,7 @@ void kvf_sup_client_added(struct kvf_supervisor *s, struct sup_client *c, uint32
 void kvf_sup_client_quiet(struct kvf_supervisor *s, struct sup_client *c)
 {
     kvf_log(KVF_LOG_INFO, "client %u (%s) is quiet; its memory is let go", c->idx, c->name);
+    kvf_sup_groups_depart(s, c);
     if (c->pending_op == KVF_REQ_DETACH) {
         struct kvf_attach_rep rep = {.h = {.op = KVF_REP_OK, .serial = c->pending_serial}};
         c->pending_op = 0;

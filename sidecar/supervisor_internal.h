@@ -18,6 +18,7 @@
 #define KVF_HALF_OPEN_MAX 16u
 #define KVF_HALF_OPEN_MS 2000u
 #define KVF_PACKETS_PER_EVENT 8u
+#define KVF_DEPARTED_MAX 64u
 
 /* What of a client or region the worker was told, and what it answered. A new worker starts at NOT. */
 enum told { TOLD_NOT = 0, TOLD_SENT, TOLD_ANSWERED };
@@ -38,6 +39,22 @@ struct sup_region {
         is_serving; /* the client was told of it: the next worker must take it before it opens */
     bool is_removing; /* asked for */
     struct kvf_link_plane planes[];
+};
+
+struct sup_group {
+    uint32_t rank;
+    uint32_t member_count;
+    uint64_t group_id;
+    enum told add;
+    bool is_serving; /* the client was told of it */
+    struct kvf_addr_shm members[];
+};
+
+/* A rank whose client left with all its rooms drained: its group is told that it opens nothing more. */
+struct sup_departed {
+    uint64_t group_id; /* 0: unused */
+    uint32_t rank;
+    enum told told;
 };
 
 struct sup_client {
@@ -66,6 +83,10 @@ struct sup_client {
     uint32_t pending_region;
     uint32_t region_epoch;
     struct sup_region *regions[KVF_REGIONS_PER_CLIENT_MAX];
+    struct sup_group *groups[KVF_GROUPS_PER_CLIENT_MAX]; /* handle - 1 */
+    uint32_t skip_group;                                 /* a skip that waits for the worker */
+    uint64_t skip_key;
+    enum told skip;
 };
 
 struct half_open { /* connected, ATTACH not read yet */
@@ -129,6 +150,9 @@ struct kvf_supervisor {
     uint32_t fenced_rooms;
     uint32_t reaped_rooms; /* ended by the last worker's end */
 
+    uint32_t departed_next;
+    struct sup_departed departed[KVF_DEPARTED_MAX]; /* the oldest is overwritten */
+
     uint64_t accept_again_ns; /* 0: the listener is watched */
     struct half_open half_open[KVF_HALF_OPEN_MAX];
     struct sup_client *clients; /* config.clients of them */
@@ -186,5 +210,27 @@ void kvf_sup_region_removed(struct kvf_supervisor *s, struct sup_client *c, uint
                             uint32_t code);
 void kvf_sup_region_free(struct sup_client *c, uint32_t slot);
 struct sup_region *kvf_sup_region_find(struct sup_client *c, uint32_t handle);
+
+/* supervisor_groups.c: likewise */
+uint32_t kvf_sup_group_add(struct kvf_supervisor *s, struct sup_client *c,
+                           const struct kvf_group_req *req, size_t bytes,
+                           const char **ret_text);
+uint32_t kvf_sup_group_skip(struct sup_client *c, const struct kvf_group_skip_req *req,
+                            size_t bytes, const char **ret_text);
+void kvf_sup_group_added(struct kvf_supervisor *s, struct sup_client *c, uint32_t handle,
+                         uint32_t code);
+void kvf_sup_group_skipped(struct kvf_supervisor *s, struct sup_client *c, uint32_t code);
+/* Sends what the worker is owed of this client's groups; false: its socket takes no more. */
+bool kvf_sup_groups_sync(struct kvf_supervisor *s, struct sup_client *c);
+bool kvf_sup_groups_departed_sync(struct kvf_supervisor *s);
+/* The next worker is told everything again. */
+void kvf_sup_groups_forget_told(struct sup_client *c);
+void kvf_sup_departed_forget_told(struct kvf_supervisor *s);
+/* Every group this client knows of is with the worker; and: was at least sent to it. */
+bool kvf_sup_groups_are_served(const struct sup_client *c);
+bool kvf_sup_groups_are_sent(const struct sup_client *c);
+/* The client is quiet: its ranks have departed. */
+void kvf_sup_groups_depart(struct kvf_supervisor *s, struct sup_client *c);
+void kvf_sup_groups_free(struct sup_client *c);
 
 #endif

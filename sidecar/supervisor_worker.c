@@ -198,11 +198,15 @@ static void forget_told(struct sup_client *c)
             c->regions[slot]->remove = TOLD_NOT;
         }
     }
+    kvf_sup_groups_forget_told(c);
 }
 
 static void log_end(struct kvf_supervisor *s, const siginfo_t *info)
 {
     bool is_expected = s->worker == WORKER_LEAVING;
+    if (!s->was_ready && info->si_code == CLD_EXITED && info->si_status == KVF_EXIT_START) {
+        return; /* it has said itself why it could not start */
+    }
     if (info->si_code == CLD_EXITED) {
         kvf_log(is_expected ? KVF_LOG_INFO : KVF_LOG_ERROR,
                 "worker %d has ended with status %d", (int)s->worker_pid, info->si_status);
@@ -251,6 +255,7 @@ void kvf_sup_worker_ended(struct kvf_supervisor *s)
             forget_told(c);
         }
     }
+    kvf_sup_departed_forget_told(s);
     kvf_stats_begin(s->stats);
     kvf_stats_set(s->stats, KVF_VALUE_CLIENTS, 0);
     kvf_stats_set(s->stats, KVF_VALUE_REGIONS, 0);
@@ -354,8 +359,12 @@ static bool sync_client(struct kvf_supervisor *s, struct sup_client *c)
             return false;
         }
     }
-    if (c->add == TOLD_ANSWERED && !sync_regions(s, c)) {
+    /* Its groups also when it is closing: the rooms it leaves behind have other ranks to tell. */
+    if (c->add == TOLD_ANSWERED && (!kvf_sup_groups_sync(s, c) || !sync_regions(s, c))) {
         return false;
+    }
+    if (!kvf_sup_groups_are_sent(c)) {
+        return true; /* no end is told before they are */
     }
     struct kvf_link_msg close_msg = {
         .op = KVF_LINK_CLIENT_CLOSE, .client = c->idx, .code = c->close_code};
@@ -377,6 +386,7 @@ void kvf_sup_sync(struct kvf_supervisor *s)
             is_all = sync_client(s, &s->clients[i]);
         }
     }
+    is_all = is_all && kvf_sup_groups_departed_sync(s);
     struct kvf_link_msg stop = {.op = KVF_LINK_SHUTDOWN,
                                 .value = s->config.grace_ms * KVF_NS_PER_MS};
     if (is_all && s->is_stopping && s->stop == TOLD_NOT) {
@@ -464,12 +474,25 @@ static void take_answer(struct kvf_supervisor *s, const struct kvf_link_msg *msg
             kvf_sup_region_removed(s, c, msg->region, msg->code);
         }
         return;
+    case KVF_LINK_GROUP_ADDED:
+        if (has_client) {
+            kvf_sup_group_added(s, c, msg->region, msg->code);
+        }
+        return;
+    case KVF_LINK_GROUP_SKIPPED:
+        if (has_client) {
+            kvf_sup_group_skipped(s, c, msg->code);
+        }
+        return;
     case KVF_LINK_START:
     case KVF_LINK_CLIENT_ADD:
     case KVF_LINK_CLIENT_CLOSE:
     case KVF_LINK_CLIENT_REAPED:
     case KVF_LINK_REGION_ADD:
     case KVF_LINK_REGION_REMOVE:
+    case KVF_LINK_GROUP_ADD:
+    case KVF_LINK_GROUP_SKIP:
+    case KVF_LINK_GROUP_DEPARTED:
     case KVF_LINK_SHUTDOWN:
         break;
     }

@@ -245,7 +245,8 @@ static int create_core(struct kvf_worker *w, const struct kvf_link_start *start)
                                      .grants_max = GRANTS_MAX,
                                      .runs_max = RUNS_MAX,
                                      .pieces_max = PIECES_MAX,
-                                     .parked_per_peer_max = PARKED_PER_PEER_MAX};
+                                     .parked_per_peer_max = PARKED_PER_PEER_MAX,
+                                     .group_tombstones_max = KVF_GROUP_KEYS_MAX};
     struct kvf_core_config config;
     kvf_core_config_of(&w->config, start->supervisor_id, start->worker_starts, &config);
     uint64_t seed[4];
@@ -315,7 +316,10 @@ static int start_worker(struct kvf_worker *w, const struct kvf_link_start *start
     err = kvf_worker_control_create(w);
     if (err != 0) {
         char text[64];
-        return fail(kvf_addr_format(&w->config.listen, text, sizeof(text)), err);
+        kvf_log(KVF_LOG_ERROR, "cannot listen on %s: %s; choose another --listen%s",
+                kvf_addr_format(&w->config.listen, text, sizeof(text)), strerror(-err),
+                err == -EADDRINUSE ? " (port 0 is any free one)" : "");
+        return err;
     }
     err = watch(w, w->link_fd, KVF_EPOLL_KIND_SUPERVISOR);
     if (err == 0) {

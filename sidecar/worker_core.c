@@ -198,6 +198,9 @@ static void act(struct kvf_worker *w, const struct kvf_action *a)
     case KVF_ACT_POST:
         want_post(w, a->lane);
         return;
+    case KVF_ACT_GROUP_KEY:
+        kvf_clients_keep_key(w->clients, a->client, a->slot, a->group, a->key);
+        return;
     case KVF_ACT_CLIENT_QUIET:
         kvf_worker_check_quiet(w, a->client);
         return;

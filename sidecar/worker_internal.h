@@ -19,9 +19,11 @@
 #define KVF_WORKER_PEERS_MAX 64u
 #define KVF_WORKER_LANES_MAX (KVF_WORKER_PEERS_MAX * KVF_LANES_MAX)
 #define KVF_WORKER_CLIENTS_MAX 64u
-/* Answers that may wait for a supervisor that does not read: one per client, region and shutdown. */
+/* Answers that may wait for a supervisor that does not read: one per client, region, group and shutdown. */
 #define KVF_WORKER_OUT_MAX                                                                     \
-    (KVF_WORKER_CLIENTS_MAX * (KVF_REGIONS_PER_CLIENT_MAX * 2u + 4u) + 8u)
+    (KVF_WORKER_CLIENTS_MAX *                                                                  \
+         (KVF_REGIONS_PER_CLIENT_MAX * 2u + KVF_GROUPS_PER_CLIENT_MAX + 5u) +                  \
+     8u)
 
 enum stop_phase {
     STOP_NOT = 0,
@@ -59,7 +61,8 @@ struct kvf_worker {
 
     enum stop_phase stop;
     uint64_t stop_deadline_ns;
-    uint32_t stop_ended; /* rooms that the end of the grace period closed */
+    uint64_t stop_tell_ns; /* no room is left: until then other ranks are told; 0: not yet */
+    uint32_t stop_ended;   /* rooms that the end of the grace period closed */
 
     struct kvf_stats_shm *stats;
     uint64_t base[KVF_VALUES]; /* counters of earlier workers */

@@ -2,6 +2,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "sidecar/host/clock.h"
@@ -10,6 +11,7 @@
 #include "sidecar/worker_internal.h"
 
 #define MESSAGES_PER_TURN 32u
+#define STOP_TELL_NS KVF_NS_PER_S
 
 /* ---- answers ---------------------------------------------------------------------------------------------- */
 
@@ -139,14 +141,30 @@ static void remove_region(struct kvf_worker *w, const struct kvf_link_msg *msg)
     }
 }
 
+/* Adopted rooms of this client join the group now, and ask. */
+static void add_group(struct kvf_worker *w, const struct kvf_link_group *msg)
+{
+    static struct kvf_core_group group;
+    group.group_id = msg->group_id;
+    group.rank = msg->rank;
+    group.member_count = msg->member_count;
+    _Static_assert(sizeof(group.members) == sizeof(msg->members), "the same addresses");
+    memcpy(group.members, msg->members, sizeof(group.members));
+    int err = kvf_core_group_add(w->core, w->now_ns, msg->h.client, msg->h.region, &group);
+    kvf_worker_tell(w, KVF_LINK_GROUP_ADDED, msg->h.client, msg->h.region, (uint32_t)-err, 0);
+}
+
+static void skip_key(struct kvf_worker *w, const struct kvf_link_msg *msg)
+{
+    int err = kvf_core_group_skip(w->core, msg->client, msg->region, msg->value);
+    kvf_worker_tell(w, KVF_LINK_GROUP_SKIPPED, msg->client, msg->region, (uint32_t)-err, 0);
+}
+
 static uint32_t rooms_left(const struct kvf_worker *w)
 {
     const uint64_t *gauges = kvf_core_gauges(w->core);
-    uint32_t held = 0;
-    uint32_t orphans = kvf_clients_orphans(w->clients, &held);
     return (uint32_t)(gauges[KVF_GAUGE_ROOMS_OPEN] + gauges[KVF_GAUGE_ROOMS_CLOSING] +
-                      gauges[KVF_GAUGE_ROOMS_FENCING]) +
-           orphans - held;
+                      gauges[KVF_GAUGE_ROOMS_FENCING]);
 }
 
 static void stop_all(struct kvf_worker *w)
@@ -186,6 +204,13 @@ void kvf_worker_stop_turn(struct kvf_worker *w)
         stop_all(w);
         return;
     }
+    if (left == 0 && kvf_core_untold(w->core) > 0) {
+        /* Other ranks of what was ended here would wait for a daemon that is gone. */
+        w->stop_tell_ns = w->stop_tell_ns == 0 ? w->now_ns + STOP_TELL_NS : w->stop_tell_ns;
+        if (w->now_ns < w->stop_tell_ns) {
+            return;
+        }
+    }
     if (left == 0 || (w->stop == STOP_ALL && w->now_ns >= w->stop_deadline_ns)) {
         kvf_worker_stats_copy(w);
         w->stop = STOP_TOLD;
@@ -214,6 +239,15 @@ static void take_message(struct kvf_worker *w, const struct kvf_link_region *pac
     case KVF_LINK_REGION_REMOVE:
         remove_region(w, msg);
         return;
+    case KVF_LINK_GROUP_ADD:
+        add_group(w, (const struct kvf_link_group *)(const void *)packet);
+        return;
+    case KVF_LINK_GROUP_SKIP:
+        skip_key(w, msg);
+        return;
+    case KVF_LINK_GROUP_DEPARTED:
+        kvf_core_group_departed(w->core, msg->value, msg->code);
+        return;
     case KVF_LINK_SHUTDOWN:
         shut_down(w, msg);
         return;
@@ -224,6 +258,8 @@ static void take_message(struct kvf_worker *w, const struct kvf_link_region *pac
     case KVF_LINK_CLIENT_BAD:
     case KVF_LINK_REGION_ADDED:
     case KVF_LINK_REGION_REMOVED:
+    case KVF_LINK_GROUP_ADDED:
+    case KVF_LINK_GROUP_SKIPPED:
     case KVF_LINK_ESCALATE:
     case KVF_LINK_STOPPED:
         break;

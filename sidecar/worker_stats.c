@@ -73,18 +73,13 @@ void kvf_worker_stats_copy(struct kvf_worker *w)
     memcpy(counters, kvf_core_counters(w->core), sizeof(counters));
     kvf_clients_count_into(w->clients, counters, &bad);
     const uint64_t *gauges = kvf_core_gauges(w->core);
-    uint32_t held = 0;
-    uint32_t orphans = kvf_clients_orphans(w->clients, &held);
     struct kvf_stats_shm *shm = w->stats;
     kvf_stats_begin(shm);
     for (uint32_t i = 0; i < KVF_COUNTERS; i++) {
         kvf_stats_set(shm, KVF_VALUE_CORE_COUNTERS + i, w->base[i] + counters[i]);
     }
     for (uint32_t i = 0; i < KVF_GAUGES; i++) {
-        uint64_t taken_over = i == KVF_GAUGE_ROOMS_CLOSING       ? orphans - held
-                              : i == KVF_GAUGE_ROOMS_QUARANTINED ? held
-                                                                 : 0;
-        kvf_stats_set(shm, KVF_VALUE_CORE_GAUGES + i, gauges[i] + taken_over);
+        kvf_stats_set(shm, KVF_VALUE_CORE_GAUGES + i, gauges[i]);
     }
     kvf_stats_set(shm, KVF_VALUE_BAD_CLIENT_BYTES, w->base[KVF_VALUE_BAD_CLIENT_BYTES] + bad);
     kvf_stats_set(shm, KVF_VALUE_CLIENTS, kvf_clients_count(w->clients));

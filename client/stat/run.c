@@ -14,7 +14,7 @@
 #include "client/stat/table.h"
 
 #define DAEMONS_MAX 256u
-#define NAME_MAX_BYTES 64u
+#define NAME_MAX_BYTES 32u /* with its end: what kvfenced --name takes */
 #define PATH_BYTES 512u
 
 static const char suffix[] = ".stats";
@@ -22,7 +22,8 @@ static const char suffix[] = ".stats";
 static const char help_text[] =
     "usage: kvfence-stat [--json] [--run-dir DIR] [NAME...]\n"
     "\n"
-    "Shows what kvfenced says of itself. Without a NAME, every daemon of the run directory.\n"
+    "Shows what kvfenced says of itself. Without a NAME, every daemon of the run directory;\n"
+    "those that have stopped then take one line each.\n"
     "It reads DIR/NAME.stats and needs read rights only: it cannot disturb a daemon.\n"
     "\n"
     "  --json         one JSON object with every counter, gauge and histogram by name\n"
@@ -30,7 +31,7 @@ static const char help_text[] =
     "root,\n"
     "                 else $XDG_RUNTIME_DIR/kvfence\n"
     "  --version      the version, and nothing else\n"
-    "  --help         this text\n"
+    "  -h, --help     this text\n"
     "\n"
     "How to read the table:\n"
     "  rooms now      a room is one request's transfer on this worker. open: may move bytes. "
@@ -40,6 +41,10 @@ static const char help_text[] =
     "                 could be had, its pages are withheld.\n"
     "  pages          held: lent to rooms that are not drained. They return by proof, never by "
     "time.\n"
+    "  group          drained rooms that another rank of their request keeps from being shown "
+    "as\n"
+    "                 failed, and which rank that is. No row: no group ever had to say a "
+    "word.\n"
     "  proofs         how rooms earned \"nothing can touch these pages any more\".\n"
     "  drained in     from abort or failure to that proof, beside the bound computed from the\n"
     "                 daemon's own deadlines. usual: peer dead or silent. worst: this worker "
@@ -55,6 +60,7 @@ static const char help_text[] =
 struct stat_run {
     const char *run_dir;
     bool is_json;
+    bool is_all; /* nobody was named */
     FILE *out;
     FILE *err;
     uint32_t daemon_count;
@@ -87,6 +93,16 @@ static bool is_name(const char *name)
 {
     size_t n = strlen(name);
     return n > 0 && n < NAME_MAX_BYTES && strchr(name, '/') == NULL && name[0] != '.';
+}
+
+static bool is_named_before(char *const *argv, int i)
+{
+    for (int k = optind; k < i; k++) {
+        if (strcmp(argv[k], argv[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
 }
 
 static void add_problem(struct stat_run *run, const char *name, const char *why)
@@ -165,6 +181,20 @@ static void read_all(struct stat_run *run)
     }
 }
 
+static void show_table(const struct stat_run *run, uint32_t i)
+{
+    struct kvf_stat_daemon *daemon = run->daemons[i];
+    bool is_line = run->is_all && daemon->health == KVF_STAT_STOPPED;
+    bool was_line = i > 0 && run->is_all && run->daemons[i - 1]->health == KVF_STAT_STOPPED;
+
+    fputs(i > 0 && !(is_line && was_line) ? "\n" : "", run->out);
+    if (is_line) {
+        kvf_stat_print_line(run->out, daemon); /* its last numbers are there for who names it */
+    } else {
+        kvf_stat_print_table(run->out, daemon);
+    }
+}
+
 static void show(struct stat_run *run)
 {
     if (run->is_json) {
@@ -173,9 +203,10 @@ static void show(struct stat_run *run)
     }
     for (uint32_t i = 0; i < run->daemon_count; i++) {
         if (!run->is_json) {
-            fputs(i > 0 ? "\n" : "", run->out);
-            kvf_stat_print_table(run->out, run->daemons[i]);
+            show_table(run, i);
         }
+    }
+    for (uint32_t i = 0; i < run->daemon_count; i++) {
         kvf_stat_free(run->daemons[i]);
     }
 }
@@ -194,7 +225,7 @@ static int parse(struct stat_run *run, int argc, char **argv)
 
     optind = 0; /* a fresh start, also for a second run in one process */
     opterr = 0;
-    while ((option = getopt_long(argc, argv, ":", options, NULL)) != -1) {
+    while ((option = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
         switch (option) {
         case 'j':
             run->is_json = true;
@@ -220,7 +251,7 @@ static int parse(struct stat_run *run, int argc, char **argv)
     for (int i = optind; i < argc; i++) {
         if (!is_name(argv[i])) {
             fprintf(run->err,
-                    "kvfence-stat: \"%s\" is no daemon's name: 1 to 63 bytes, no \"/\", not "
+                    "kvfence-stat: \"%s\" is no daemon's name: 1 to 31 bytes, no \"/\", not "
                     "beginning with \".\"\n",
                     argv[i]);
             return -1;
@@ -257,9 +288,12 @@ int kvf_stat_run(int argc, char **argv, FILE *out, FILE *err)
         goto out_free;
     }
     for (int i = optind; i < argc; i++) {
-        read_one(run, argv[i]);
+        if (!is_named_before(argv, i)) {
+            read_one(run, argv[i]);
+        }
     }
-    if (optind == argc) {
+    run->is_all = optind == argc;
+    if (run->is_all) {
         read_all(run);
     }
     show(run);

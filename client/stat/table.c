@@ -126,6 +126,12 @@ static void print_row(FILE *out, struct kvf_stat_daemon *daemon, const char *lab
 #define PRINT_ROW(out, daemon, label, items)                                                   \
     print_row(out, daemon, label, items, sizeof(items) / sizeof(items)[0])
 
+/* What was measured in whole microseconds and is 0 was shorter than one, and not nothing. */
+static const char *format_measured(char *text, uint64_t us)
+{
+    return us == 0 ? "under 1 us" : kvf_format_us(text, us);
+}
+
 /* Returns the entry, so that a row can say more about it; NULL if the file has none. */
 static struct kvf_stat_entry *add_histogram(struct row *row, struct kvf_stat_daemon *daemon,
                                             const char *name)
@@ -142,11 +148,11 @@ static struct kvf_stat_entry *add_histogram(struct row *row, struct kvf_stat_dae
         add(row, "none yet");
         return entry;
     }
-    add(row, "p50 %s", kvf_format_us(text, kvf_histogram_quantile(entry->histogram, 500)));
-    add(row, "p99 %s", kvf_format_us(text, kvf_histogram_quantile(entry->histogram, 990)));
+    add(row, "p50 %s", format_measured(text, kvf_histogram_quantile(entry->histogram, 500)));
+    add(row, "p99 %s", format_measured(text, kvf_histogram_quantile(entry->histogram, 990)));
     add(row, "max %s",
-        kvf_format_us(text,
-                      atomic_load_explicit(&entry->histogram->max, memory_order_relaxed)));
+        format_measured(text,
+                        atomic_load_explicit(&entry->histogram->max, memory_order_relaxed)));
     add(row, "of %s", kvf_format_count(text, count));
     return entry;
 }
@@ -175,6 +181,11 @@ static void print_head(FILE *out, const struct kvf_stat_daemon *daemon)
               "moments\n",
               out);
     }
+}
+
+void kvf_stat_print_line(FILE *out, const struct kvf_stat_daemon *daemon)
+{
+    print_head(out, daemon);
 }
 
 static void print_proofs(FILE *out, struct kvf_stat_daemon *daemon)
@@ -297,6 +308,7 @@ static void print_rooms(FILE *out, struct kvf_stat_daemon *daemon)
         {"aborts_total", "aborted", FORM_COUNT},
         {"peer_aborts_total", "by peers", FORM_COUNT},
         {"aborts_late_total", "too late", FORM_COUNT},
+        {"rooms_adopted_total", "taken over", FORM_COUNT},
     };
     static const struct item pages[] = {
         {"pages_held", "held", FORM_COUNT},
@@ -306,6 +318,48 @@ static void print_rooms(FILE *out, struct kvf_stat_daemon *daemon)
     PRINT_ROW(out, daemon, "rooms now", now);
     PRINT_ROW(out, daemon, "rooms ever", ever);
     PRINT_ROW(out, daemon, "pages", pages);
+}
+
+/* Rooms that are drained and not shown as failed, since another rank of their group has not settled. */
+static void print_group(FILE *out, struct kvf_stat_daemon *daemon)
+{
+    static const struct item group[] = {
+        {"group_messages_sent_total", "messages sent", FORM_COUNT},
+        {"group_messages_received_total", "received", FORM_COUNT},
+        {"group_messages_stale_total", "stale", FORM_COUNT},
+        {"rooms_closed_by_group_total", "rooms closed by others", FORM_COUNT},
+        {"group_tombstones", "keys kept for late ranks", FORM_COUNT},
+    };
+    struct row row = {.out = out, .label = "group"};
+    char text[KVF_FORMAT_BYTES];
+    uint64_t rooms = value_or_0(daemon, "group_rooms_waiting");
+    static const char *const waiting[] = {"group_rooms_waiting", "group_waits_id",
+                                          "group_waits_rank"};
+
+    for (size_t i = 0; i < sizeof waiting / sizeof waiting[0]; i++) {
+        struct kvf_stat_entry *entry = kvf_stat_find(daemon, waiting[i]);
+        if (entry != NULL) {
+            entry->is_shown = true;
+        }
+    }
+    if (rooms > 0) {
+        add(&row, "%s rooms wait, the oldest for rank %" PRIu64 " of group %" PRIx64,
+            kvf_format_count(text, rooms), value_or_0(daemon, "group_waits_rank"),
+            value_or_0(daemon, "group_waits_id"));
+    }
+    if (rooms + value_or_0(daemon, "group_messages_sent_total") +
+            value_or_0(daemon, "group_messages_received_total") ==
+        0) {
+        for (size_t i = 0; i < sizeof group / sizeof group[0]; i++) {
+            struct kvf_stat_entry *entry = kvf_stat_find(daemon, group[i].name);
+            if (entry != NULL) {
+                entry->is_shown = true; /* no group has ever had anything to say */
+            }
+        }
+        return;
+    }
+    add_items(&row, daemon, group, sizeof group / sizeof group[0]);
+    end_row(&row);
 }
 
 static void print_traffic(FILE *out, struct kvf_stat_daemon *daemon)
@@ -375,6 +429,7 @@ void kvf_stat_print_table(FILE *out, struct kvf_stat_daemon *daemon)
     end_row(&row);
     PRINT_ROW(out, daemon, "clients", clients);
     print_rooms(out, daemon);
+    print_group(out, daemon);
     print_proofs(out, daemon);
     print_drained(out, daemon);
     row = (struct row){.out = out, .label = "success in"};

@@ -10,5 +10,7 @@
 
 /* Marks the entries it showed; what it does not know stands under "other" with its unit. */
 void kvf_stat_print_table(FILE *out, struct kvf_stat_daemon *daemon);
+/* Its first line alone: the name, how it is, since when, its version. */
+void kvf_stat_print_line(FILE *out, const struct kvf_stat_daemon *daemon);
 
 #endif

@@ -13,6 +13,11 @@ die() {
     exit 1
 }
 
+# show_help FIRST,LAST: those lines of the script's own head, wherever it was called from.
+show_help() {
+    sed -n "$1s/^# \{0,1\}//p" "$root/scripts/$me"
+}
+
 jobs_count() {
     nproc 2>/dev/null || echo 2
 }
@@ -99,6 +104,40 @@ packages_install() {
 }
 packages_log=${TMPDIR:-/tmp}/kvfence-packages.$$.log
 trap 'rm -f "$packages_log"' EXIT
+
+# show_progress LOG: follows a build's log and says now and then how far it is; ended by the caller.
+show_progress() {
+    local part last=
+    while sleep 1 && kill -0 "$$" 2>/dev/null; do # an interrupt ends the script and not this
+        # ninja counts files ("[12/107]"), make counts in percent ("[ 11%]").
+        part=$(grep -oE '^\[ *[0-9]+(/[0-9]+|%)\]' "$1" 2>/dev/null | tail -n 1 | tr -d '[] ')
+        if [ "$part" = "$last" ]; then
+            continue
+        fi
+        last=$part
+        if [ -t 1 ]; then
+            printf '\r%s: building, %s ' "$me" "$part"
+        else
+            say "building, $part"
+            sleep 4 # a line each time: fewer of them
+        fi
+    done
+}
+
+# build_with_progress PRESET [CMAKE OPTION...]: build_preset for somebody who watches.
+build_with_progress() {
+    local status=0 follower
+    rm -f "$root/build-logs/$1.log" # not the progress of an earlier one
+    show_progress "$root/build-logs/$1.log" &
+    follower=$!
+    build_preset "$@" || status=$?
+    kill "$follower" 2>/dev/null || true
+    wait "$follower" 2>/dev/null || true
+    if [ -t 1 ]; then
+        printf '\r%40s\r' ''
+    fi
+    return "$status"
+}
 
 # build_preset PRESET [CMAKE OPTION...]: configures and builds, quietly unless it fails.
 build_preset() {

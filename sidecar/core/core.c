@@ -35,6 +35,15 @@ static void carve_all(struct carver *c, const struct kvf_core_limits *l, struct 
     core->room_buckets = carve(c, KVF_HASH_BUCKETS, sizeof *core->room_buckets);
     core->park_buckets = carve(c, KVF_HASH_BUCKETS, sizeof *core->park_buckets);
     core->nonce_buckets = carve(c, KVF_HASH_BUCKETS, sizeof *core->nonce_buckets);
+    core->groups =
+        carve(c, (size_t)l->clients_max * KVF_GROUPS_PER_CLIENT_MAX, sizeof *core->groups);
+    core->group_tombs =
+        carve(c, (size_t)l->clients_max * l->group_tombstones_max, sizeof *core->group_tombs);
+    core->group_answers =
+        carve(c, (size_t)l->peers_max * KVF_GROUP_ANSWERS_MAX, sizeof *core->group_answers);
+    core->group_hints = carve(c, KVF_GROUP_HINTS, sizeof *core->group_hints);
+    core->group_buckets = carve(c, KVF_HASH_BUCKETS, sizeof *core->group_buckets);
+    core->tomb_buckets = carve(c, KVF_HASH_BUCKETS, sizeof *core->tomb_buckets);
     core->runs.run = carve(c, 1, kvf_runs_bytes(l->runs_max));
 }
 
@@ -63,6 +72,10 @@ static void init_lists(struct kvf_core *core)
     KVF_LIST_INIT(&core->act_close, core->peers, act_close);
     KVF_LIST_INIT(&core->act_write, core->peers, act_write);
     KVF_LIST_INIT(&core->quiet, core->clients, quiet);
+    KVF_LIST_INIT(&core->tomb_store, core->group_tombs, store);
+    KVF_LIST_INIT(&core->groups_used, core->groups, used);
+    KVF_LIST_INIT(&core->group_local, core->rooms, group_local);
+    KVF_LIST_INIT(&core->group_stuck, core->rooms, group_stuck);
 }
 
 struct kvf_core *kvf_core_init(void *memory, const struct kvf_core_limits *limits,
@@ -75,6 +88,7 @@ struct kvf_core *kvf_core_init(void *memory, const struct kvf_core_limits *limit
     assert((uint64_t)limits->clients_max * KVF_REGIONS_PER_CLIENT_MAX <=
            KVF_REGIONS_PER_WORKER_MAX);
     assert((uint64_t)limits->clients_max * limits->rooms_per_client_max < KVF_NONE / 2);
+    assert((uint64_t)limits->clients_max * limits->group_tombstones_max < KVF_NONE / 2);
     struct kvf_core *core = memory;
     struct carver c = {.base = memory};
     carve_all(&c, limits, core);
@@ -216,6 +230,7 @@ void kvf_core_tick(struct kvf_core *core, uint64_t now_ns)
         }
     }
     kvf_lane_tick(core, now_ns, &due_ns);
+    kvf_group_tick(core, now_ns, &due_ns);
     kvf_core_due(core, due_ns);
 }
 
@@ -276,6 +291,28 @@ static bool next_room_action(struct kvf_core *core, struct kvf_list *list,
     return true;
 }
 
+/* A kept key, or the end of one. Answers that speak of it wait until the caller has come back. */
+static bool next_tomb(struct kvf_core *core, struct kvf_action *ret_action)
+{
+    bool was_pulled = core->is_tomb_pulled;
+    uint32_t tomb = kvf_list_pop(&core->tomb_store);
+    core->is_tomb_pulled = tomb != KVF_LIST_NONE;
+    if (tomb != KVF_LIST_NONE) {
+        ret_action->kind = KVF_ACT_GROUP_KEY;
+        ret_action->client = kvf_tomb_client(core, tomb);
+        ret_action->slot = tomb % core->limits.group_tombstones_max;
+        ret_action->group = core->group_tombs[tomb].group;
+        ret_action->key = core->group_tombs[tomb].key;
+        return true;
+    }
+    for (uint32_t i = 0; was_pulled && i < core->limits.peers_max; i++) {
+        if (core->peers[i].role == KVF_PEER_IN && core->peers[i].answer_count > 0) {
+            kvf_peer_owe(core, i);
+        }
+    }
+    return false;
+}
+
 /* A detach is told once per lane of the grant: lanes still to be told are the upper loop's state. */
 static bool next_detach(struct kvf_core *core, struct kvf_action *ret_action)
 {
@@ -300,8 +337,9 @@ static bool next_detach(struct kvf_core *core, struct kvf_action *ret_action)
 int kvf_core_next_action(struct kvf_core *core, struct kvf_action *ret_action)
 {
     struct kvf_action a = {0};
+    kvf_group_pump(core); /* ranks behind one daemon talk without a wire */
     bool got = next_lane_action(core, &core->act_fence, KVF_ACT_FENCE, &a) ||
-               next_detach(core, &a) ||
+               next_detach(core, &a) || next_tomb(core, &a) ||
                next_room_action(core, &core->leases_close, KVF_ACT_CLOSE_LEASES, &a) ||
                next_room_action(core, &core->publish, KVF_ACT_PUBLISH, &a) ||
                next_peer_action(core, &core->act_close, KVF_ACT_CLOSE, &a) ||

@@ -41,6 +41,7 @@ struct kvf_core_limits {
     uint32_t runs_max;             /* 1 << 20 runs of 16 bytes, for all page lists together */
     uint32_t pieces_max;           /* 16384 */
     uint32_t parked_per_peer_max;  /* 1024 grants that wait for their source's open */
+    uint32_t group_tombstones_max; /* 1024 a client: keys other ranks ended before its open */
 };
 
 struct kvf_core_config {
@@ -59,6 +60,7 @@ struct kvf_core_config {
     uint64_t cooperative_ns;
     uint64_t fence_ns;
     uint64_t liveness_ns;
+    uint64_t group_ask_ns; /* a rank that has not settled is asked again this often */
     char name[KVF_WIRE_NAME_BYTES];
 };
 
@@ -76,7 +78,8 @@ void kvf_core_client_close(struct kvf_core *core, uint64_t now_ns, uint32_t clie
                            uint32_t reason);
 /* The engine's process was reaped: leases of kind cpu are proven. After kvf_core_client_close. */
 void kvf_core_client_reaped(struct kvf_core *core, uint64_t now_ns, uint32_t client);
-/* True once every room of a closed client is drained and no grant refers to its regions any more. */
+/* True once every room of a closed client is drained, no grant refers to its regions any more, and the
+ * other ranks of its groups were told of its rooms (or were out of reach for a second). */
 bool kvf_core_client_is_quiet(const struct kvf_core *core, uint32_t client);
 /* Forgets a quiet client; its index is free again. */
 void kvf_core_client_remove(struct kvf_core *core, uint32_t client);
@@ -96,6 +99,59 @@ int kvf_core_region_add(struct kvf_core *core, uint32_t client, uint32_t region,
 /* -KVF_E_REGION_BUSY while an undrained room or unproven grant names it, -KVF_E_UNKNOWN_REGION. */
 int kvf_core_region_remove(struct kvf_core *core, uint32_t client, uint32_t region);
 
+/* ---- groups ---------------------------------------------------------------------------------------- */
+
+/* The ranks of one request, each with a room of the same key. While all goes well nothing is sent. Once a
+ * room of a group fails, its core closes the rooms of that key at the other ranks, and shows Failed only
+ * when each of them has said "drained" or "never opened". Group handles are 1 .. KVF_GROUPS_PER_CLIENT_MAX. */
+struct kvf_core_group {
+    uint64_t group_id; /* equal on all ranks, never 0 */
+    uint32_t rank;     /* of this client */
+    uint32_t member_count;
+    struct kvf_addr_shm
+        members[KVF_GROUP_MEMBERS_MAX]; /* daemons, in rank order, own included */
+};
+/* Rooms adopted before, and opens of an older epoch, join their group now. 0 also for the same group once
+ * more; -EEXIST (another group has this handle), -KVF_E_GROUPS_FULL (handle out of range),
+ * -KVF_E_GROUP_MEMBERS (rank, count or an address of no family). */
+int kvf_core_group_add(struct kvf_core *core, uint64_t now_ns, uint32_t client, uint32_t group,
+                       const struct kvf_core_group *members);
+/* This client will never open this key: other ranks that ask are told so, and nothing is kept for it.
+ * -KVF_E_UNKNOWN_GROUP. */
+int kvf_core_group_skip(struct kvf_core *core, uint32_t client, uint32_t group, uint64_t key);
+/* What KVF_ACT_GROUP_KEY stored under an earlier worker: keys that other ranks ended and this client has
+ * not opened. In rising order of idx, after kvf_core_client_add. -EINVAL (idx, group). */
+int kvf_core_group_key(struct kvf_core *core, uint32_t client, uint32_t idx, uint32_t group,
+                       uint64_t key);
+/* Rooms that have ended and that other ranks may not know of yet: a worker that stops waits a moment. */
+uint32_t kvf_core_untold(const struct kvf_core *core);
+/* A client that left under an earlier worker had this rank: it opens nothing any more. */
+void kvf_core_group_departed(struct kvf_core *core, uint64_t group_id, uint32_t rank);
+
+/* A room of an earlier worker of this supervisor, found in the segment: either still undrained because
+ * external leases are out, or drained and named by a group that may ask for it. */
+struct kvf_core_adopt {
+    uint32_t client;
+    uint32_t slot;
+    uint64_t generation;
+    uint64_t key;
+    uint32_t group;  /* 0: none. It joins when kvf_core_group_add names this handle */
+    uint8_t outcome; /* enum kvf_outcome; undrained rooms have failed */
+    uint8_t proof;   /* enum kvf_proof, if drained */
+    bool is_drained;
+    bool is_group_settled; /* its word waits for no rank */
+    uint32_t reason;
+    uint32_t detail;
+    uint64_t placed_bytes;
+    uint64_t total_bytes;
+    uint32_t total_pages;
+    uint64_t close_to_drained_ns;
+};
+/* After kvf_core_client_add and before the first command. Undrained ones close their lease word
+ * (KVF_ACT_CLOSE_LEASES) and drain, proof KVF_PROOF_WORKER_GONE at least, when nothing is out.
+ * -KVF_E_UNKNOWN_ROOM (slot out of range, unknown client), -KVF_E_STALE_ROOM (generation), -KVF_E_SLOT_IN_USE. */
+int kvf_core_adopt(struct kvf_core *core, uint64_t now_ns, const struct kvf_core_adopt *adopt);
+
 /* ---- commands of engines (validated copies of bytes; values are the world's) ----------------------- */
 
 struct kvf_core_open {
@@ -104,7 +160,7 @@ struct kvf_core_open {
     uint64_t generation;
     uint64_t label;
     uint64_t key;
-    uint32_t group;
+    uint32_t group; /* handle, 0: none */
     uint32_t
         abort_reason; /* the abort cell already named this generation: nonzero, ends it at once */
     bool is_old_epoch; /* written under an older worker epoch: ends NEVER_POSTED */
@@ -261,6 +317,8 @@ enum kvf_action_kind {
     KVF_ACT_POST,      /* lane: kvf_core_next_post may have something */
     KVF_ACT_CLIENT_QUIET, /* client: is quiet now; its memory may be unmapped */
     KVF_ACT_ESCALATE,     /* lane: its fence missed the deadline; this worker must be ended */
+    KVF_ACT_GROUP_KEY, /* client, slot: store (group, key) at this index of what its next worker
+                             reads (group 0: nothing), before anything that was asked for later */
 };
 
 struct kvf_action {
@@ -273,6 +331,8 @@ struct kvf_action {
     uint64_t generation;
     uint64_t cookie;
     uint64_t session;
+    uint32_t group;
+    uint64_t key;
     struct kvf_addr_shm addr;
 };
 /* 1 and the next action, or 0. Fences and detaches come first. */
@@ -287,6 +347,7 @@ struct kvf_core_room_view {
     uint32_t total_pages;
     uint32_t unproven;
     uint64_t close_to_drained_ns; /* 0 until drained */
+    uint64_t group_waits; /* bit per rank that has not settled; 0 unless the room failed */
     bool is_sink;
     bool was_aborted; /* closed by an abort of its engine or peer, or a failure */
 };
@@ -322,6 +383,11 @@ enum kvf_core_counter {
     KVF_COUNT_COMPLETIONS,
     KVF_COUNT_PEERS_LOST,
     KVF_COUNT_PROTOCOL_ERRORS,
+    KVF_COUNT_GROUP_SENT, /* GROUP frames */
+    KVF_COUNT_GROUP_RECEIVED,
+    KVF_COUNT_GROUP_STALE,   /* ... of them for a group, rank or room that is not here */
+    KVF_COUNT_GROUP_CLOSED,  /* rooms closed because another rank's ended */
+    KVF_COUNT_ROOMS_ADOPTED, /* of an earlier worker, undrained */
     KVF_COUNTERS
 };
 enum kvf_core_gauge {
@@ -338,6 +404,10 @@ enum kvf_core_gauge {
     KVF_GAUGE_LANES_UP,
     KVF_GAUGE_POSTED_BYTES, /* posted and not completed */
     KVF_GAUGE_RUNS_USED,
+    KVF_GAUGE_GROUP_WAITING,  /* rooms that are drained and failed and wait for another rank */
+    KVF_GAUGE_GROUP_WAITS_ID, /* of the one that waits longest: its group ... */
+    KVF_GAUGE_GROUP_WAITS_RANK, /* ... and the first rank that is missing */
+    KVF_GAUGE_GROUP_TOMBSTONES,
     KVF_GAUGES
 };
 const uint64_t *kvf_core_counters(const struct kvf_core *core); /* KVF_COUNTERS values */

@@ -34,7 +34,7 @@ static struct kvf_wire_hello own_hello(const struct kvf_core *core)
 {
     struct kvf_wire_hello h = {.version_major = KVF_WIRE_VERSION_MAJOR,
                                .version_minor = KVF_WIRE_VERSION_MINOR,
-                               .caps = KVF_CAP_DRAIN_PROOF,
+                               .caps = KVF_CAP_DRAIN_PROOF | KVF_CAP_GROUP,
                                .supervisor_id = core->config.supervisor_id,
                                .worker_starts = core->config.worker_starts,
                                .transport = core->config.transport,
@@ -285,6 +285,25 @@ static bool emit_source(struct kvf_core *core, uint64_t now_ns, uint32_t source,
     return true;
 }
 
+/* ---- groups ------------------------------------------------------------------------------------------ */
+
+static bool emit_group(struct kvf_core *core, uint32_t peer, struct out *o)
+{
+    struct kvf_peer *p = &core->peers[peer];
+    struct kvf_wire_group m;
+    while (kvf_group_owes(core, peer)) {
+        if (o->cap - o->used < KVF_WIRE_HEADER_BYTES + KVF_WIRE_GROUP_BYTES) {
+            return false;
+        }
+        if (kvf_group_next(core, peer, &m)) {
+            kvf_count(core, KVF_COUNT_GROUP_SENT);
+            (void)took(o, p,
+                       kvf_wire_put_group(o->buf + o->used, o->cap - o->used, p->seq_out, &m));
+        }
+    }
+    return true;
+}
+
 /* ---- the pull -------------------------------------------------------------------------------------- */
 
 size_t kvf_core_emit(struct kvf_core *core, uint64_t now_ns, uint32_t peer, unsigned char *buf,
@@ -296,7 +315,7 @@ size_t kvf_core_emit(struct kvf_core *core, uint64_t now_ns, uint32_t peer, unsi
     if (p->role == KVF_PEER_FREE || (p->state != KVF_PEER_UP && p->state != KVF_PEER_HELLO)) {
         return 0;
     }
-    if (!emit_head(core, p, &o) || !emit_lanes(core, peer, &o)) {
+    if (!emit_head(core, p, &o) || !emit_lanes(core, peer, &o) || !emit_group(core, peer, &o)) {
         return o.used;
     }
     uint32_t first;
@@ -319,7 +338,7 @@ bool kvf_core_owes(const struct kvf_core *core, uint32_t peer)
     if (p->state != KVF_PEER_UP) {
         return false;
     }
-    if (p->owes_ping || p->owes_pong || p->owed.head != 0) {
+    if (p->owes_ping || p->owes_pong || p->owed.head != 0 || kvf_group_owes(core, peer)) {
         return true;
     }
     for (uint32_t i = 0; i < p->lane_count; i++) {

@@ -77,6 +77,7 @@ int kvf_grant_create(struct kvf_core *core, uint64_t now_ns, uint32_t room, uint
     kvf_gauge_add(core, KVF_GAUGE_GRANTS_OUT, 1);
     kvf_list_push(&core->peers[peer].grants, idx);
     kvf_list_push(&core->peers[peer].waiting, idx);
+    kvf_peer_use_lanes(core, now_ns, peer);
     kvf_peer_need(core, now_ns, peer);
     return 0;
 }
@@ -251,9 +252,12 @@ void kvf_grant_close(struct kvf_core *core, uint64_t now_ns, uint32_t grant)
         struct kvf_peer *p = &core->peers[g->peer];
         bool may_reach =
             p->state != KVF_PEER_IDLE; /* connected, or another try is on its way */
-        /* Hints to a peer that is away are bounded: grants are everybody's. */
+        /* Hints to a peer that is away are bounded, and to one that does not read they never take the
+         * last quarter of the table: grants are everybody's. */
         bool is_away = p->state != KVF_PEER_UP && p->owed.count >= core->limits.grants_max / 64;
-        if (may_reach && !is_away) {
+        bool is_full = core->gauges[KVF_GAUGE_GRANTS_OUT] >
+                       core->limits.grants_max - core->limits.grants_max / 4;
+        if (may_reach && !is_away && !is_full) {
             kvf_list_push(&p->owed, grant);
             kvf_peer_owe(core, g->peer);
         } else {
@@ -377,11 +381,25 @@ static uint32_t reason_from_peer(uint32_t reason)
     }
 }
 
+/* Lanes that broke at the source while nothing was under way: a queue pair's other end hears nothing of it,
+ * and would be granted for ever. Lanes of another epoch than the grant's are not meant. */
+static void fence_broken(struct kvf_core *core, uint64_t now_ns, const struct kvf_grant *g,
+                         uint32_t broken)
+{
+    for (uint32_t i = 0; i < KVF_LANES_MAX; i++) {
+        uint32_t lane_id = kvf_lane_id(g->peer, i);
+        if ((broken & g->lane_mask & 1u << i) != 0 &&
+            core->lanes[lane_id].epoch == g->lane_epochs[i]) {
+            kvf_lane_start_fence(core, now_ns, lane_id);
+        }
+    }
+}
+
 void kvf_grant_declined(struct kvf_core *core, uint64_t now_ns, uint32_t grant, uint32_t reason,
                         uint32_t detail)
 {
     struct kvf_grant *g = &core->grants[grant];
-    (void)detail;
+    const struct kvf_grant declined = *g; /* proven below, it may be another's then */
     kvf_count(core, KVF_COUNT_GRANTS_DECLINED);
     g->is_answered = true;
     g->state = KVF_GRANT_ACCEPTED; /* answered; what is left is proof, which follows at once */
@@ -395,12 +413,14 @@ void kvf_grant_declined(struct kvf_core *core, uint64_t now_ns, uint32_t grant, 
     uint32_t left = kvf_left(g->lane_mask, g->proven_mask);
     if (left == 0) {
         kvf_grant_forget(core, now_ns, grant);
-        return;
     }
     for (uint32_t i = 0; i < KVF_LANES_MAX; i++) {
         if ((left >> i & 1u) != 0) {
             kvf_grant_prove(core, now_ns, grant, i, KVF_PROOF_NEVER_POSTED);
         }
+    }
+    if (reason == KVF_E_LANE_LOST) {
+        fence_broken(core, now_ns, &declined, detail);
     }
 }
 

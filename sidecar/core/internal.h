@@ -4,23 +4,30 @@
  *   grant.c   sink side of a grant                source.c  source side of a grant
  *   piece.c   pieces of a source room, posts      lane.c    lanes, fences
  *   peer.c    control connections                 emit.c    bytes owed to a peer
- *   region.c  clients, regions, the owner table   runs.c    page lists */
+ *   region.c  clients, regions, the owner table   runs.c    page lists
+ *   group.c   agreement of a request's ranks      group_key.c  keys of ranks
+ *   adopt.c   rooms of an earlier worker */
 #ifndef KVF_CORE_INTERNAL_H
 #define KVF_CORE_INTERNAL_H
 
+#include "sidecar/core/chain.h"
 #include "sidecar/core/core.h"
 #include "sidecar/core/list.h"
 #include "sidecar/core/runs.h"
 
 #define KVF_REGIONS_PER_WORKER_MAX 4096u
 #define KVF_LIST_PAGES_MAX                                                                     \
-    (1u << 20)                  /* of one page list: a walk over it stays short of a deadline */
-#define KVF_TOMBSTONES 8192u    /* power of two; hints only, overwritten freely */
-#define KVF_HASH_BUCKETS 16384u /* power of two */
+    (1u << 20)               /* of one page list: a walk over it stays short of a deadline */
+#define KVF_TOMBSTONES 8192u /* power of two; hints only, overwritten freely */
 #define KVF_CONNECT_RETRY_NS UINT64_C(50000000)
 #define KVF_LANE_RETRY_NS UINT64_C(20000000)
 #define KVF_GEOMETRY_SALT UINT64_C(0x6b7666)
 #define KVF_RATE_WINDOW_NS UINT64_C(50000000)
+#define KVF_GROUP_HINTS 32768u      /* keys of ended rooms, power of two; overwritten freely */
+#define KVF_GROUP_HINT_WAYS 4u      /* ... in sets of so many */
+#define KVF_GROUP_HOLD_ASKS 4u      /* so often ranks are asked for a client that left */
+#define KVF_GROUP_DEPARTED_MAX 256u /* ranks whose client left; the oldest goes first */
+#define KVF_GROUP_ANSWERS_MAX 256u  /* owed to one peer; what finds no place is asked again */
 
 enum kvf_role { KVF_ROLE_NONE = 0, KVF_ROLE_SINK = 1, KVF_ROLE_SOURCE = 2 };
 
@@ -42,6 +49,12 @@ struct kvf_client_rec {
     bool is_quiet_told;
     uint32_t rooms_max;
     uint32_t undrained;
+    uint32_t tomb_count;
+    uint32_t tomb_free; /* index + 1 in core->group_tombs, linked through next */
+    uint32_t tomb_fresh;
+    uint32_t untold;       /* rooms that other ranks may not know to have ended */
+    bool is_hold_over;     /* closed for so long that the untold ranks count as out of reach */
+    uint64_t hold_ns;      /* closed: until then the client stays for their sake */
     struct kvf_link quiet; /* in core->quiet_list */
     struct kvf_region regions[KVF_REGIONS_PER_CLIENT_MAX];
 };
@@ -87,10 +100,21 @@ struct kvf_room_rec {
     uint32_t aux_region;
     uint32_t piece_head; /* source: index + 1 */
     uint32_t piece_tail;
-    uint32_t piece_pages;      /* sum over pieces */
-    uint32_t piece_end;        /* largest start + count */
-    struct kvf_link hash;      /* source, open: chain of its (label, key) bucket */
-    struct kvf_link bootstrap; /* open and waiting for a peer, in order of opened_ns */
+    uint32_t piece_pages;  /* sum over pieces */
+    uint32_t piece_end;    /* largest start + count */
+    uint32_t group;        /* handle, 0: none */
+    bool is_in_group;      /* hashed; false: the group is not known (yet) */
+    bool is_group_settled; /* adopted: an earlier worker settled it */
+    bool is_untold;        /* counted in its client's `untold` */
+    uint64_t group_waits;  /* ranks that have not settled since this room failed */
+    uint64_t group_owed;   /* ranks that are owed a question */
+    uint64_t group_untold; /* ranks not heard of since the close: they may not know */
+    struct kvf_link group_hash;
+    struct kvf_link group_talk;  /* group's list: asks, or is owed a word */
+    struct kvf_link group_local; /* core list: owed to ranks of this very daemon */
+    struct kvf_link group_stuck; /* core list: drained, waits for others; oldest first */
+    struct kvf_link hash;        /* source, open: chain of its (label, key) bucket */
+    struct kvf_link bootstrap;   /* open and waiting for a peer, in order of opened_ns */
     struct kvf_link publish;
     struct kvf_link leases_close;
 };
@@ -256,6 +280,11 @@ struct kvf_peer {
     bool owes_hello;
     bool owes_ping;
     bool owes_pong;
+    bool owes_group;   /* OUT: some room may owe a question to a rank behind it */
+    bool is_for_rooms; /* OUT: had a grant; one that only asks opens no lanes and is let go */
+    uint32_t caps;
+    uint32_t answer_first; /* IN: ring of KVF_GROUP_ANSWERS_MAX in core->group_answers */
+    uint32_t answer_count;
     uint32_t receives_per_lane;
     uint32_t seq_in;
     uint32_t seq_out;
@@ -281,6 +310,42 @@ struct kvf_peer {
     struct kvf_link act_write;
     uint64_t announced[KVF_REGIONS_PER_WORKER_MAX / 64];         /* OUT: REGION was sent */
     struct kvf_remote_region remote[KVF_REGIONS_PER_WORKER_MAX]; /* IN, by wire number */
+};
+
+/* A registered group of one client: core->groups[client * KVF_GROUPS_PER_CLIENT_MAX + handle - 1]. */
+struct kvf_group_rec {
+    uint64_t id; /* 0: free */
+    uint32_t rank;
+    uint32_t member_count;
+    uint64_t others;      /* every rank but our own */
+    uint64_t local;       /* ... those behind our own address */
+    uint64_t ask_ns;      /* with rooms in `talk`: when they ask again */
+    uint64_t asking;      /* ranks that some room in `talk` waited for when it last asked */
+    struct kvf_list talk; /* rooms */
+    /* First room in `talk` that may owe this rank a question, index + 1; 0: none does. Rooms that come to
+     * owe one go to the end of the list, so what owes is never behind a cursor. */
+    uint32_t cursor[KVF_GROUP_MEMBERS_MAX];
+    uint32_t peer[KVF_GROUP_MEMBERS_MAX]; /* index + 1 of the connection dialled last: a hint */
+    struct kvf_addr_shm members[KVF_GROUP_MEMBERS_MAX];
+    struct kvf_link used;
+};
+
+/* A key that other ranks ended before our engine opened it:
+ * core->group_tombs[client * group_tombstones_max + index]. It is in the client's segment before any rank
+ * is told "never opened", so that no worker's end lets a late open through. */
+struct kvf_group_tomb {
+    uint64_t group_id; /* 0: the group of an adopted one is not known yet */
+    uint64_t key;
+    uint32_t rank;
+    uint32_t group; /* handle, 0: free */
+    uint32_t next;  /* index + 1: the free list */
+    struct kvf_link hash;
+    struct kvf_link store; /* core list: to be stored, or cleared */
+};
+
+struct kvf_group_departed {
+    uint64_t group_id; /* 0: unused */
+    uint32_t rank;
 };
 
 enum kvf_tombstone_kind { KVF_TOMB_NONE = 0, KVF_TOMB_ENDED, KVF_TOMB_ABORTED };
@@ -310,6 +375,12 @@ struct kvf_core {
     uint32_t *room_buckets; /* index + 1 */
     uint32_t *park_buckets;
     uint32_t *nonce_buckets;
+    struct kvf_group_rec *groups;
+    struct kvf_group_tomb *group_tombs;
+    struct kvf_wire_group *group_answers; /* peer * KVF_GROUP_ANSWERS_MAX */
+    uint64_t *group_hints;
+    uint32_t *group_buckets;
+    uint32_t *tomb_buckets;
 
     uint32_t grant_free;  /* index + 1, linked through room_next */
     uint32_t grant_fresh; /* never used so far: tables are not walked at start */
@@ -317,6 +388,10 @@ struct kvf_core {
     uint32_t source_fresh;
     uint32_t piece_free;
     uint32_t piece_fresh;
+    bool is_tomb_pulled; /* the caller may not have stored it yet */
+    uint32_t departed_next;
+    uint64_t group_now_ns; /* of the event that made rooms owe a word to ranks of this daemon */
+    struct kvf_group_departed departed[KVF_GROUP_DEPARTED_MAX];
 
     struct kvf_list bootstrap;       /* rooms */
     struct kvf_list publish;         /* rooms */
@@ -327,6 +402,9 @@ struct kvf_core {
     struct kvf_list act_fence, act_open, act_post, act_escalate, fencing; /* lanes */
     struct kvf_list act_connect, act_close, act_write;                    /* peers */
     struct kvf_list quiet;                                                /* clients */
+    struct kvf_list tomb_store;                                           /* tombstones */
+    struct kvf_list groups_used;                                          /* groups */
+    struct kvf_list group_local, group_stuck;                             /* rooms */
 
     struct kvf_wire_region
         region_scratch; /* too large for a stack frame; used within one call */
@@ -457,7 +535,85 @@ bool kvf_source_has_place(const struct kvf_core *core);
 void kvf_source_owe(struct kvf_core *core, uint32_t source);
 uint32_t kvf_source_by_nonce(struct kvf_core *core, uint32_t peer, uint64_t nonce);
 
+/* group_key.c: which keys are known of a rank */
+uint64_t kvf_group_hash(uint64_t group_id, uint32_t rank, uint64_t key);
+void kvf_group_hash_in(struct kvf_core *core, uint32_t room);
+void kvf_group_hash_out(struct kvf_core *core, uint32_t room); /* leaves a hint */
+/* Rooms of this rank and key, index + 1, 0: no more. A rank has several if its engine is both ends of one
+ * transfer, or breaks the rule of keys: then they stand for one. */
+uint32_t kvf_group_first_match(struct kvf_core *core, uint64_t group_id, uint32_t rank,
+                               uint64_t key);
+uint32_t kvf_group_next_match(struct kvf_core *core, uint32_t link, uint64_t group_id,
+                              uint32_t rank, uint64_t key);
+bool kvf_group_has_hint(struct kvf_core *core, uint64_t hash);
+void kvf_group_put_hint(struct kvf_core *core, uint64_t hash);
+uint32_t kvf_group_find_tomb(struct kvf_core *core, uint64_t group_id, uint32_t rank,
+                             uint64_t key); /* KVF_NONE: none */
+/* False at the client's cap: the question stays unanswered, and comes again. */
+bool kvf_group_make_tomb(struct kvf_core *core, const struct kvf_group_rec *g, uint64_t key);
+void kvf_group_free_tomb(struct kvf_core *core, uint32_t tomb);
+void kvf_group_forget_tombs(struct kvf_core *core, uint32_t client);
+/* Adopted ones of this group are found by their keys from now on. */
+void kvf_group_join_tombs(struct kvf_core *core, uint32_t client, uint32_t handle);
+static inline uint32_t kvf_tomb_client(const struct kvf_core *core, uint32_t tomb)
+{
+    return tomb / core->limits.group_tombstones_max;
+}
+/* Everything that was answered stands where the next worker will find it. */
+static inline bool kvf_group_may_answer(const struct kvf_core *core)
+{
+    return core->tomb_store.count == 0 && !core->is_tomb_pulled;
+}
+
+static inline struct kvf_group_rec *kvf_group_of(struct kvf_core *core, uint32_t client,
+                                                 uint32_t handle)
+{
+    return &core->groups[client * KVF_GROUPS_PER_CLIENT_MAX + handle - 1u];
+}
+static inline struct kvf_group_rec *kvf_group_of_room(struct kvf_core *core, uint32_t room)
+{
+    return kvf_group_of(core, kvf_room_client(core, room), core->rooms[room].group);
+}
+static inline uint32_t kvf_group_client(const struct kvf_core *core,
+                                        const struct kvf_group_rec *g)
+{
+    return (uint32_t)(g - core->groups) / KVF_GROUPS_PER_CLIENT_MAX;
+}
+
+/* group.c: all of these do nothing for a room without a group */
+/* A room begins: 0, or what to end it with. ret_is_ended: its key was ended by another rank. */
+int kvf_group_open(struct kvf_core *core, uint32_t room, const struct kvf_core_open *open,
+                   bool *ret_is_ended);
+void kvf_group_closed(struct kvf_core *core, uint64_t now_ns, uint32_t room);
+void kvf_group_drained(struct kvf_core *core, uint64_t now_ns, uint32_t room);
+/* The slot is used again, or its client goes: other ranks are answered from a hint from now on. */
+void kvf_group_leave(struct kvf_core *core, uint32_t room);
+/* A room that was adopted before its group was known. */
+void kvf_group_join(struct kvf_core *core, uint64_t now_ns, uint32_t room);
+void kvf_group_client_removed(struct kvf_core *core, uint32_t client);
+/* Frames: false if the peer broke the protocol. */
+bool kvf_group_frame(struct kvf_core *core, uint64_t now_ns, uint32_t peer,
+                     const unsigned char *payload, size_t bytes);
+/* Takes the next message owed to this peer; false: none is. */
+bool kvf_group_next(struct kvf_core *core, uint32_t peer, struct kvf_wire_group *ret_m);
+/* Maybe: kvf_group_next knows. */
+bool kvf_group_owes(const struct kvf_core *core, uint32_t peer);
+/* Failed, but shown as Transferring: some rank has not settled, or the group is not known yet. */
+static inline bool kvf_group_is_awaited(const struct kvf_room_rec *r)
+{
+    return r->group != 0 && r->outcome == KVF_OUTCOME_FAILED && !r->is_group_settled &&
+           (r->group_waits != 0 || !r->is_in_group);
+}
+/* Some room waits for a rank behind this connection. */
+bool kvf_group_needs(const struct kvf_core *core, uint32_t peer);
+/* Delivers what rooms owe to ranks of this very daemon. */
+void kvf_group_pump(struct kvf_core *core);
+void kvf_group_tick(struct kvf_core *core, uint64_t now_ns, uint64_t *due_ns);
+
 /* peer.c */
+/* The connection to this address, or KVF_NONE: makes none. */
+uint32_t kvf_peer_find(const struct kvf_core *core, const struct kvf_addr_shm *addr);
+bool kvf_addr_is_same(const struct kvf_addr_shm *a, const struct kvf_addr_shm *b);
 uint32_t kvf_peer_for_addr(struct kvf_core *core, uint64_t now_ns,
                            const struct kvf_addr_shm *addr);
 void kvf_peer_need(struct kvf_core *core, uint64_t now_ns,
@@ -465,6 +621,8 @@ void kvf_peer_need(struct kvf_core *core, uint64_t now_ns,
 void kvf_peer_drop(struct kvf_core *core, uint64_t now_ns, uint32_t peer,
                    int err); /* and CLOSE */
 void kvf_peer_check_free(struct kvf_core *core, uint32_t peer);
+/* A room has a grant for it: its lanes are opened, now or once it is up. */
+void kvf_peer_use_lanes(struct kvf_core *core, uint64_t now_ns, uint32_t peer);
 void kvf_peer_tick(struct kvf_core *core, uint64_t now_ns, uint32_t peer, uint64_t *due_ns);
 void kvf_peer_owe(struct kvf_core *core, uint32_t peer);
 

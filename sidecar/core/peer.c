@@ -57,28 +57,39 @@ static uint32_t peer_alloc(struct kvf_core *core, enum kvf_peer_role role)
     return KVF_NONE;
 }
 
-static bool is_same_addr(const struct kvf_addr_shm *a, const struct kvf_addr_shm *b)
+bool kvf_addr_is_same(const struct kvf_addr_shm *a, const struct kvf_addr_shm *b)
 {
     size_t bytes = a->family == 4 ? 4 : 16;
     return a->family == b->family && a->port == b->port &&
            (a->family == 4 || a->scope == b->scope) && memcmp(a->addr, b->addr, bytes) == 0;
 }
 
+uint32_t kvf_peer_find(const struct kvf_core *core, const struct kvf_addr_shm *addr)
+{
+    for (uint32_t i = 0; i < core->limits.peers_max; i++) {
+        const struct kvf_peer *p = &core->peers[i];
+        if (p->role == KVF_PEER_OUT && kvf_addr_is_same(&p->addr, addr)) {
+            return i;
+        }
+    }
+    return KVF_NONE;
+}
+
 uint32_t kvf_peer_for_addr(struct kvf_core *core, uint64_t now_ns,
                            const struct kvf_addr_shm *addr)
 {
-    (void)now_ns;
+    uint32_t peer = kvf_peer_find(core, addr);
+    if (peer != KVF_NONE) {
+        return peer;
+    }
     uint32_t idle = KVF_NONE;
     for (uint32_t i = 0; i < core->limits.peers_max; i++) {
         const struct kvf_peer *p = &core->peers[i];
-        if (p->role == KVF_PEER_OUT && is_same_addr(&p->addr, addr)) {
-            return i;
-        }
         if (p->role == KVF_PEER_OUT && p->state == KVF_PEER_UP && p->grants.count == 0) {
             idle = i;
         }
     }
-    uint32_t peer = peer_alloc(core, KVF_PEER_OUT);
+    peer = peer_alloc(core, KVF_PEER_OUT);
     if (peer == KVF_NONE && idle != KVF_NONE) {
         /* Makes room for the next open; this one is refused, since the idle peer's lanes must be
          * fenced before its place is free. */
@@ -218,6 +229,8 @@ static void lose(struct kvf_core *core, uint64_t now_ns, uint32_t peer, int err)
     p->owes_hello = false;
     p->owes_ping = false;
     p->owes_pong = false;
+    p->owes_group = false;
+    p->answer_count = 0;
     kvf_list_remove(&core->act_write, peer);
     if (p->role == KVF_PEER_IN) {
         p->state = KVF_PEER_LOST;
@@ -295,6 +308,7 @@ void kvf_core_peer_connect_failed(struct kvf_core *core, uint64_t now_ns, uint32
     }
     p->state = KVF_PEER_RETRY;
     p->retry_ns = now_ns + KVF_CONNECT_RETRY_NS;
+    p->owes_group = false; /* who still waits asks again, and so dials again */
     kvf_core_due(core, p->retry_ns);
     if (now_ns - p->unreachable_since_ns >= core->config.connect_ns) {
         fail_waiting(core, now_ns, peer, KVF_E_PEER_UNREACHABLE, (uint32_t)err);
@@ -327,6 +341,7 @@ static void go_up(struct kvf_core *core, uint64_t now_ns, struct kvf_peer *p,
     p->worker_starts = h->worker_starts;
     p->placement = h->placement;
     p->receives_per_lane = h->receives_per_lane;
+    p->caps = h->caps;
     p->state = KVF_PEER_UP;
     p->unreachable_since_ns = 0;
     p->heard_ns = now_ns;
@@ -377,6 +392,27 @@ int kvf_core_peer_accept(struct kvf_core *core, uint64_t now_ns, const unsigned 
 
 /* ---- frames ---------------------------------------------------------------------------------------- */
 
+static void open_lanes(struct kvf_core *core, uint64_t now_ns, uint32_t peer)
+{
+    for (uint32_t i = 0; i < core->peers[peer].lane_count; i++) {
+        uint32_t lane = kvf_lane_id(peer, i);
+        if (core->lanes[lane].state == KVF_LANE_DOWN) {
+            kvf_lane_want_open(core, now_ns, lane);
+        }
+    }
+}
+
+void kvf_peer_use_lanes(struct kvf_core *core, uint64_t now_ns, uint32_t peer)
+{
+    struct kvf_peer *p = &core->peers[peer];
+    if (!p->is_for_rooms) {
+        p->is_for_rooms = true;
+        if (p->state == KVF_PEER_UP) {
+            open_lanes(core, now_ns, peer);
+        }
+    }
+}
+
 static bool on_hello(struct kvf_core *core, uint64_t now_ns, uint32_t peer,
                      const unsigned char *payload, size_t bytes)
 {
@@ -392,11 +428,8 @@ static bool on_hello(struct kvf_core *core, uint64_t now_ns, uint32_t peer,
         return true;
     }
     go_up(core, now_ns, p, &h);
-    for (uint32_t i = 0; i < p->lane_count; i++) {
-        uint32_t lane = kvf_lane_id(peer, i);
-        if (core->lanes[lane].state == KVF_LANE_DOWN) {
-            kvf_lane_want_open(core, now_ns, lane);
-        }
+    if (p->is_for_rooms) {
+        open_lanes(core, now_ns, peer);
     }
     kvf_peer_owe(core, peer);
     return true;
@@ -635,8 +668,10 @@ static bool dispatch(struct kvf_core *core, uint64_t now_ns, uint32_t peer, uint
     case KVF_WIRE_PING:
     case KVF_WIRE_PONG:
         return on_ping(core, now_ns, peer, type, payload, bytes);
+    case KVF_WIRE_GROUP:
+        return kvf_group_frame(core, now_ns, peer, payload, bytes);
     default:
-        return false; /* LANE_HELLO on a control connection, GROUP, or nothing we know */
+        return false; /* LANE_HELLO on a control connection, or nothing we know */
     }
 }
 
@@ -688,7 +723,8 @@ void kvf_peer_tick(struct kvf_core *core, uint64_t now_ns, uint32_t peer, uint64
             return;
         }
         p->state = KVF_PEER_IDLE;
-        if (p->waiting.count > 0 || p->owed.count > 0) { /* owed: hints, told once it is back */
+        /* Owed: hints, told once it is back; and what other ranks are asked. */
+        if (p->waiting.count > 0 || p->owed.count > 0 || p->owes_group) {
             kvf_peer_need(core, now_ns, peer);
         } else {
             p->unreachable_since_ns = 0;
@@ -721,6 +757,11 @@ void kvf_peer_tick(struct kvf_core *core, uint64_t now_ns, uint32_t peer, uint64
         return;
     }
     uint64_t ping_ns = p->pinged_ns + core->config.liveness_ns / 3;
+    if (ping_ns <= now_ns && p->role == KVF_PEER_OUT && !p->is_for_rooms &&
+        !kvf_group_needs(core, peer)) {
+        kvf_peer_drop(core, now_ns, peer, 0); /* it asked what it had to ask */
+        return;
+    }
     if (ping_ns <= now_ns) {
         p->ping_seq++;
         p->pinged_ns = now_ns;
@@ -729,7 +770,7 @@ void kvf_peer_tick(struct kvf_core *core, uint64_t now_ns, uint32_t peer, uint64
         ping_ns = now_ns + core->config.liveness_ns / 3;
     }
     *due_ns = ping_ns < *due_ns ? ping_ns : *due_ns;
-    if (p->role == KVF_PEER_OUT) {
+    if (p->role == KVF_PEER_OUT && p->is_for_rooms) {
         tick_lanes(core, now_ns, peer, due_ns);
     }
 }

@@ -26,6 +26,8 @@ void kvf_core_client_close(struct kvf_core *core, uint64_t now_ns, uint32_t clie
         return;
     }
     c->is_closed = true;
+    c->hold_ns = now_ns + KVF_GROUP_HOLD_ASKS * core->config.group_ask_ns;
+    kvf_core_due(core, c->hold_ns);
     for (uint32_t slot = 0; slot < c->rooms_max && c->undrained > 0; slot++) {
         uint32_t room = kvf_room_idx(core, client, slot);
         if (core->rooms[room].phase == KVF_PHASE_OPEN) {
@@ -58,7 +60,8 @@ void kvf_core_client_reaped(struct kvf_core *core, uint64_t now_ns, uint32_t cli
 bool kvf_core_client_is_quiet(const struct kvf_core *core, uint32_t client)
 {
     const struct kvf_client_rec *c = &core->clients[client];
-    return c->is_used && c->is_closed && c->undrained == 0;
+    return c->is_used && c->is_closed && c->undrained == 0 &&
+           (c->untold == 0 || c->is_hold_over);
 }
 
 void kvf_client_check_quiet(struct kvf_core *core, uint32_t client)
@@ -84,9 +87,11 @@ void kvf_core_client_remove(struct kvf_core *core, uint32_t client)
         kvf_list_remove(&core->publish, room);
         kvf_list_remove(&core->leases_close, room);
         if (core->rooms[room].generation != 0) {
+            kvf_group_leave(core, room);
             memset(&core->rooms[room], 0, sizeof core->rooms[room]);
         }
     }
+    kvf_group_client_removed(core, client);
     kvf_list_remove(&core->quiet, client);
     *c = (struct kvf_client_rec){0};
 }

@@ -91,6 +91,7 @@ void kvf_room_close(struct kvf_core *core, uint64_t now_ns, uint32_t room,
                              detail);
         }
     }
+    kvf_group_closed(core, now_ns, room);
     kvf_room_try_drain(core, now_ns, room);
 }
 
@@ -166,6 +167,7 @@ void kvf_room_try_drain(struct kvf_core *core, uint64_t now_ns, uint32_t room)
     r->is_visible = r->outcome == KVF_OUTCOME_SUCCESS && r->role == KVF_ROLE_SINK;
     r->close_to_drained_ns = now_ns - r->closed_ns;
     kvf_room_set_phase(core, room, KVF_PHASE_DRAINED);
+    kvf_group_drained(core, now_ns, room);
     detach_grants(core, now_ns, room);
     kvf_count(core, KVF_COUNT_PROOF_FIRST + r->proof);
     kvf_count(core, r->outcome == KVF_OUTCOME_SUCCESS ? KVF_COUNT_ROOMS_SUCCEEDED
@@ -249,7 +251,8 @@ static int begin_room(struct kvf_core *core, uint64_t now_ns, const struct kvf_c
     }
     uint32_t room = kvf_room_idx(core, open->client, open->slot);
     struct kvf_room_rec *r = &core->rooms[room];
-    if (r->phase != KVF_PHASE_FREE && r->phase != KVF_PHASE_DRAINED) {
+    if ((r->phase != KVF_PHASE_FREE && r->phase != KVF_PHASE_DRAINED) ||
+        kvf_group_is_awaited(r)) {
         kvf_count(core, KVF_COUNT_STALE_COMMANDS);
         return -KVF_E_SLOT_IN_USE;
     }
@@ -261,6 +264,7 @@ static int begin_room(struct kvf_core *core, uint64_t now_ns, const struct kvf_c
     assert(!kvf_list_has(&core->bootstrap, room));
     kvf_list_remove(&core->leases_close, room);
     kvf_list_remove(&core->publish, room);
+    kvf_group_leave(core, room);
     *r = (struct kvf_room_rec){.generation = open->generation,
                                .label = open->label,
                                .key = open->key,
@@ -274,15 +278,32 @@ static int begin_room(struct kvf_core *core, uint64_t now_ns, const struct kvf_c
     return 0;
 }
 
-static int common_refusal(const struct kvf_core *core, const struct kvf_core_open *open)
+/* It joins its group first: whatever it is refused for, its end is one of the group's. */
+static int common_refusal(struct kvf_core *core, uint32_t room,
+                          const struct kvf_core_open *open, bool *ret_is_ended)
 {
+    int err = kvf_group_open(core, room, open, ret_is_ended);
     if (open->is_old_epoch) {
         return -KVF_E_WORKER_GONE;
     }
     if (core->is_stopping) {
         return -KVF_E_SHUTDOWN;
     }
-    return open->group != 0 ? -KVF_E_GROUP_UNSUPPORTED : 0;
+    return err;
+}
+
+/* The end was there before the open; the peers still hear of it, and other ranks too. */
+static bool end_at_once(struct kvf_core *core, uint64_t now_ns, uint32_t room,
+                        const struct kvf_core_open *open, bool is_ended)
+{
+    if (open->abort_reason != 0) {
+        kvf_core_abort(core, now_ns, open->client, open->slot, open->generation,
+                       open->abort_reason);
+    } else if (is_ended) {
+        kvf_count(core, KVF_COUNT_GROUP_CLOSED);
+        kvf_room_close(core, now_ns, room, KVF_OUTCOME_FAILED, KVF_E_GROUP_CLOSED, 0);
+    }
+    return open->abort_reason != 0 || is_ended;
 }
 
 static void refuse(struct kvf_core *core, uint64_t now_ns, uint32_t room, int err)
@@ -438,7 +459,8 @@ int kvf_core_open_sink(struct kvf_core *core, uint64_t now_ns, const struct kvf_
     if (err != 0) {
         return err;
     }
-    err = common_refusal(core, open);
+    bool is_ended;
+    err = common_refusal(core, room, open, &is_ended);
     if (err == 0) {
         err = fill_sink(core, now_ns, room, open);
     }
@@ -446,9 +468,7 @@ int kvf_core_open_sink(struct kvf_core *core, uint64_t now_ns, const struct kvf_
         refuse(core, now_ns, room, err);
         return 0;
     }
-    if (open->abort_reason != 0) { /* the abort overtook the open; the peers still hear of it */
-        kvf_core_abort(core, now_ns, open->client, open->slot, open->generation,
-                       open->abort_reason);
+    if (end_at_once(core, now_ns, room, open, is_ended)) {
         return 0;
     }
     start_waiting(core, now_ns, room);
@@ -495,7 +515,8 @@ int kvf_core_open_source(struct kvf_core *core, uint64_t now_ns,
     if (err != 0) {
         return err;
     }
-    err = common_refusal(core, open);
+    bool is_ended;
+    err = common_refusal(core, room, open, &is_ended);
     if (err == 0) {
         err = fill_source(core, room, open);
     }
@@ -503,10 +524,8 @@ int kvf_core_open_source(struct kvf_core *core, uint64_t now_ns,
         refuse(core, now_ns, room, err);
         return 0;
     }
-    if (open->abort_reason !=
-        0) { /* closing leaves the tombstone that its peer's grant will meet */
-        kvf_core_abort(core, now_ns, open->client, open->slot, open->generation,
-                       open->abort_reason);
+    /* Closing leaves the tombstone that its peer's grant will meet. */
+    if (end_at_once(core, now_ns, room, open, is_ended)) {
         return 0;
     }
     start_waiting(core, now_ns, room);
@@ -559,7 +578,7 @@ int kvf_core_submit(struct kvf_core *core, uint64_t now_ns,
 
 static enum kvf_poll_state poll_of(const struct kvf_room_rec *r)
 {
-    if (r->phase == KVF_PHASE_DRAINED) {
+    if (r->phase == KVF_PHASE_DRAINED && !kvf_group_is_awaited(r)) {
         return r->outcome == KVF_OUTCOME_SUCCESS ? KVF_STATE_SUCCESS : KVF_STATE_FAILED;
     }
     if (r->phase != KVF_PHASE_OPEN) {
@@ -581,9 +600,11 @@ void kvf_core_room_view(const struct kvf_core *core, uint32_t client, uint32_t s
                         struct kvf_core_room_view *ret_view)
 {
     const struct kvf_room_rec *r = &core->rooms[kvf_room_idx(core, client, slot)];
-    uint64_t flags = (r->is_visible ? KVF_WORD_VISIBLE : 0) |
-                     (r->outcome == KVF_OUTCOME_FAILED ? KVF_WORD_FAILED_EARLY : 0) |
-                     (r->is_started ? KVF_WORD_STARTED : 0);
+    uint64_t flags =
+        (r->is_visible ? KVF_WORD_VISIBLE : 0) |
+        (r->outcome == KVF_OUTCOME_FAILED ? KVF_WORD_FAILED_EARLY : 0) |
+        (r->is_started ? KVF_WORD_STARTED : 0) |
+        (r->phase == KVF_PHASE_DRAINED && kvf_group_is_awaited(r) ? KVF_WORD_GROUP_WAITS : 0);
     *ret_view = (struct kvf_core_room_view){
         .word = kvf_word_make(
             r->generation, (enum kvf_phase)r->phase, (enum kvf_outcome)r->outcome,
@@ -596,6 +617,7 @@ void kvf_core_room_view(const struct kvf_core *core, uint32_t client, uint32_t s
         .total_pages = r->page_count,
         .unproven = r->role == KVF_ROLE_SINK ? r->pairs_unproven : r->leases,
         .close_to_drained_ns = r->close_to_drained_ns,
+        .group_waits = r->group_waits,
         .is_sink = r->role == KVF_ROLE_SINK,
         .was_aborted = r->outcome == KVF_OUTCOME_FAILED,
     };

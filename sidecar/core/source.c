@@ -7,59 +7,17 @@
 
 /* ---- chains of hash buckets ------------------------------------------------------------------------ */
 
-struct chain {
-    uint32_t *buckets;
-    unsigned char *links;
-    size_t stride;
-};
-
-static struct kvf_link *chain_link(const struct chain *c, uint32_t idx)
+static struct kvf_chain room_chain(struct kvf_core *core)
 {
-    return (struct kvf_link *)(void *)(c->links + c->stride * idx);
+    return KVF_CHAIN(core->room_buckets, core->rooms, hash);
 }
-
-static void chain_push(const struct chain *c, uint64_t hash, uint32_t idx)
+static struct kvf_chain park_chain(struct kvf_core *core)
 {
-    uint32_t *head = &c->buckets[hash & (KVF_HASH_BUCKETS - 1)];
-    *chain_link(c, idx) = (struct kvf_link){.next = *head};
-    if (*head != 0) {
-        chain_link(c, *head - 1)->prev = idx + 1;
-    }
-    *head = idx + 1;
+    return KVF_CHAIN(core->park_buckets, core->sources, hash);
 }
-
-static void chain_remove(const struct chain *c, uint64_t hash, uint32_t idx)
+static struct kvf_chain nonce_chain(struct kvf_core *core)
 {
-    uint32_t *head = &c->buckets[hash & (KVF_HASH_BUCKETS - 1)];
-    struct kvf_link *link = chain_link(c, idx);
-    if (link->prev == 0 && *head != idx + 1) {
-        return; /* not in it */
-    }
-    if (link->prev != 0) {
-        chain_link(c, link->prev - 1)->next = link->next;
-    } else {
-        *head = link->next;
-    }
-    if (link->next != 0) {
-        chain_link(c, link->next - 1)->prev = link->prev;
-    }
-    *link = (struct kvf_link){0};
-}
-
-static struct chain room_chain(struct kvf_core *core)
-{
-    return (struct chain){core->room_buckets, (unsigned char *)&core->rooms[0].hash,
-                          sizeof core->rooms[0]};
-}
-static struct chain park_chain(struct kvf_core *core)
-{
-    return (struct chain){core->park_buckets, (unsigned char *)&core->sources[0].hash,
-                          sizeof core->sources[0]};
-}
-static struct chain nonce_chain(struct kvf_core *core)
-{
-    return (struct chain){core->nonce_buckets, (unsigned char *)&core->sources[0].nonce_hash,
-                          sizeof core->sources[0]};
+    return KVF_CHAIN(core->nonce_buckets, core->sources, nonce_hash);
 }
 
 /* ---- tombstones: bounded hints, overwritten freely -------------------------------------------------- */
@@ -85,8 +43,8 @@ static uint32_t tombstone_get(struct kvf_core *core, uint64_t label, uint64_t ke
 
 uint32_t kvf_source_room_find(struct kvf_core *core, uint64_t label, uint64_t key)
 {
-    struct chain c = room_chain(core);
-    uint32_t link = c.buckets[kvf_hash2(label, key) & (KVF_HASH_BUCKETS - 1)];
+    struct kvf_chain c = room_chain(core);
+    uint32_t link = *kvf_chain_head(&c, kvf_hash2(label, key));
     while (link != 0) {
         const struct kvf_room_rec *r = &core->rooms[link - 1];
         if (r->label == label && r->key == key) {
@@ -99,8 +57,8 @@ uint32_t kvf_source_room_find(struct kvf_core *core, uint64_t label, uint64_t ke
 
 uint32_t kvf_source_by_nonce(struct kvf_core *core, uint32_t peer, uint64_t nonce)
 {
-    struct chain c = nonce_chain(core);
-    uint32_t link = c.buckets[kvf_hash2(nonce, peer) & (KVF_HASH_BUCKETS - 1)];
+    struct kvf_chain c = nonce_chain(core);
+    uint32_t link = *kvf_chain_head(&c, kvf_hash2(nonce, peer));
     while (link != 0) {
         const struct kvf_source_grant *s = &core->sources[link - 1];
         if (s->nonce == nonce && s->peer == peer) {
@@ -135,8 +93,8 @@ uint32_t kvf_source_alloc(struct kvf_core *core, uint32_t peer, uint64_t nonce)
                                    .peer = peer,
                                    .run_block = KVF_RUNS_NONE,
                                    .state = KVF_SOURCE_ASSEMBLING};
-    struct chain c = nonce_chain(core);
-    chain_push(&c, kvf_hash2(nonce, peer), idx);
+    struct kvf_chain c = nonce_chain(core);
+    kvf_chain_push(&c, kvf_hash2(nonce, peer), idx);
     kvf_list_push(&core->peers[peer].grants, idx);
     kvf_gauge_add(core, KVF_GAUGE_GRANTS_IN, 1);
     return idx;
@@ -146,8 +104,8 @@ static void unpark(struct kvf_core *core, uint32_t source)
 {
     struct kvf_source_grant *s = &core->sources[source];
     if (s->state == KVF_SOURCE_PARKED) {
-        struct chain c = park_chain(core);
-        chain_remove(&c, kvf_hash2(s->label, s->key), source);
+        struct kvf_chain c = park_chain(core);
+        kvf_chain_remove(&c, kvf_hash2(s->label, s->key), source);
         core->peers[s->peer].parked--;
         kvf_gauge_sub(core, KVF_GAUGE_PARKED, 1);
         s->state = KVF_SOURCE_ASSEMBLING; /* neither parked nor matched yet */
@@ -183,8 +141,8 @@ void kvf_source_free(struct kvf_core *core, uint64_t now_ns, uint32_t source)
     }
     free_runs(core, s);
     kvf_lane_forget_source(core, source);
-    struct chain c = nonce_chain(core);
-    chain_remove(&c, kvf_hash2(s->nonce, peer), source);
+    struct kvf_chain c = nonce_chain(core);
+    kvf_chain_remove(&c, kvf_hash2(s->nonce, peer), source);
     kvf_list_remove(&core->peers[peer].grants, source);
     kvf_list_remove(&core->peers[peer].owed, source);
     kvf_list_remove(&core->source_deadlines, source);
@@ -227,16 +185,15 @@ void kvf_source_room_unhash(struct kvf_core *core, uint32_t room)
 {
     const struct kvf_room_rec *r = &core->rooms[room];
     uint64_t hash = kvf_hash2(r->label, r->key);
-    struct chain c = room_chain(core);
-    chain_remove(&c, hash, room);
+    struct kvf_chain c = room_chain(core);
+    kvf_chain_remove(&c, hash, room);
     if (r->is_twin) {
         return; /* this is not the room peers mean */
     }
     tombstone_put(core, r->label, r->key, KVF_TOMB_ENDED);
-    struct chain parked = park_chain(core);
+    struct kvf_chain parked = park_chain(core);
     uint32_t next;
-    for (uint32_t link = parked.buckets[hash & (KVF_HASH_BUCKETS - 1)]; link != 0;
-         link = next) {
+    for (uint32_t link = *kvf_chain_head(&parked, hash); link != 0; link = next) {
         const struct kvf_source_grant *s = &core->sources[link - 1];
         next = s->hash.next;
         if (s->label == r->label && s->key == r->key) {
@@ -265,16 +222,18 @@ static bool is_geometry_known(struct kvf_core *core, uint32_t room,
     return true;
 }
 
-static bool are_lanes_current(const struct kvf_core *core, const struct kvf_source_grant *s)
+/* Lanes of the mask that are not up here, or not in the epoch which the sink names. */
+static uint32_t broken_lanes(const struct kvf_core *core, const struct kvf_source_grant *s)
 {
+    uint32_t broken = 0;
     for (uint32_t i = 0; i < KVF_LANES_MAX; i++) {
         const struct kvf_lane *lane = &core->lanes[kvf_lane_id(s->peer, i)];
         if ((s->lane_mask >> i & 1u) != 0 &&
             (lane->state != KVF_LANE_UP || lane->epoch != s->lane_epochs[i])) {
-            return false;
+            broken |= 1u << i;
         }
     }
-    return true;
+    return broken;
 }
 
 static uint64_t grant_bytes(const struct kvf_core *core, const struct kvf_source_grant *s)
@@ -312,8 +271,10 @@ static void match(struct kvf_core *core, uint64_t now_ns, uint32_t source, uint3
         kvf_source_decline(core, source, KVF_E_PEER_ROOM_GONE, 0);
         return;
     }
-    if (!are_lanes_current(core, s)) {
-        kvf_source_decline(core, source, KVF_E_LANE_LOST, 0);
+    uint32_t broken = broken_lanes(core, s);
+    if (broken != 0) {
+        /* The sink may not have noticed: it ends those lanes too, and opens new ones. */
+        kvf_source_decline(core, source, KVF_E_LANE_LOST, broken);
         sink_stays_away(core, now_ns, room, KVF_E_LANE_LOST); /* its room fails with the lane */
         return;
     }
@@ -378,24 +339,23 @@ void kvf_source_whole(struct kvf_core *core, uint64_t now_ns, uint32_t source)
     p->parked++;
     kvf_gauge_add(core, KVF_GAUGE_PARKED, 1);
     kvf_count(core, KVF_COUNT_GRANTS_PARKED);
-    struct chain c = park_chain(core);
-    chain_push(&c, kvf_hash2(s->label, s->key), source);
+    struct kvf_chain c = park_chain(core);
+    kvf_chain_push(&c, kvf_hash2(s->label, s->key), source);
 }
 
 void kvf_source_room_opened(struct kvf_core *core, uint64_t now_ns, uint32_t room)
 {
     struct kvf_room_rec *r = &core->rooms[room];
-    struct chain rooms = room_chain(core);
+    struct kvf_chain rooms = room_chain(core);
     uint64_t hash = kvf_hash2(r->label, r->key);
-    chain_push(&rooms, hash, room);
+    kvf_chain_push(&rooms, hash, room);
     if (r->sink_count == 1 && tombstone_get(core, r->label, r->key) == KVF_TOMB_ABORTED) {
         kvf_room_close(core, now_ns, room, KVF_OUTCOME_FAILED, KVF_E_PEER_ABORTED, 0);
         return;
     }
-    struct chain parked = park_chain(core);
+    struct kvf_chain parked = park_chain(core);
     uint32_t next;
-    for (uint32_t link = parked.buckets[hash & (KVF_HASH_BUCKETS - 1)]; link != 0;
-         link = next) {
+    for (uint32_t link = *kvf_chain_head(&parked, hash); link != 0; link = next) {
         struct kvf_source_grant *s = &core->sources[link - 1];
         next = s->hash.next;
         if (s->label == r->label && s->key == r->key && s->state == KVF_SOURCE_PARKED) {

@@ -568,6 +568,48 @@ int kvf_wire_get_ended(const unsigned char *payload, size_t bytes, struct kvf_wi
     return 0;
 }
 
+/* group_id 8 | key 8 | from_rank 4 | to_rank 4 | state 1 | is_answer 1 | reserved 2 */
+int kvf_wire_put_group(unsigned char *out, size_t cap, uint32_t seq,
+                       const struct kvf_wire_group *m)
+{
+    unsigned char *at = begin_frame(out, cap, KVF_WIRE_GROUP, seq, KVF_WIRE_GROUP_BYTES);
+    if (at == NULL) {
+        return -ENOSPC;
+    }
+    at = put_u64(at, m->group_id);
+    at = put_u64(at, m->key);
+    at = put_u32(at, m->from_rank);
+    at = put_u32(at, m->to_rank);
+    at = put_u8(at, m->state);
+    at = put_u8(at, m->is_answer);
+    at = put_u16(at, 0);
+    return (int)(at - out);
+}
+
+int kvf_wire_get_group(const unsigned char *payload, size_t bytes, struct kvf_wire_group *ret_m)
+{
+    if (bytes != KVF_WIRE_GROUP_BYTES || get_u16(payload + 26) != 0) {
+        return -EPROTO;
+    }
+    struct kvf_wire_group m = {.group_id = get_u64(payload),
+                               .key = get_u64(payload + 8),
+                               .from_rank = get_u32(payload + 16),
+                               .to_rank = get_u32(payload + 20),
+                               .state = payload[24],
+                               .is_answer = payload[25]};
+    if (m.group_id == 0 || m.from_rank >= KVF_GROUP_MEMBERS_MAX ||
+        m.to_rank >= KVF_GROUP_MEMBERS_MAX || m.from_rank == m.to_rank || m.is_answer > 1) {
+        return -EPROTO;
+    }
+    /* Who asks has a room: that it never opened one is an answer only. */
+    uint8_t last = m.is_answer != 0 ? KVF_GROUP_NEVER_OPENED : KVF_GROUP_DRAINED;
+    if (m.state < KVF_GROUP_CLOSED || m.state > last) {
+        return -EPROTO;
+    }
+    *ret_m = m;
+    return 0;
+}
+
 /* seq 8, the asker's own count */
 static int put_ping_of(unsigned char *out, size_t cap, uint8_t type, uint32_t seq,
                        const struct kvf_wire_ping *m)

@@ -21,6 +21,7 @@
 /* Payloads of the two first frames: a receiver can read exactly one of them and not a byte more. */
 #define KVF_WIRE_HELLO_BYTES 72u
 #define KVF_WIRE_LANE_HELLO_BYTES 16u
+#define KVF_WIRE_GROUP_BYTES 28u
 #define KVF_LANES_MAX 8u
 #define KVF_WIRE_PLANES_MAX 512u
 #define KVF_WIRE_KEYS_MAX 8u
@@ -30,6 +31,8 @@
 
 /* Capability bits of HELLO. A peer without DRAIN_PROOF is refused before any byte moves. */
 #define KVF_CAP_DRAIN_PROOF 1u
+#define KVF_CAP_GROUP                                                                          \
+    2u /* speaks GROUP; one that does not is never settled, only out of reach */
 
 enum kvf_wire_type {
     KVF_WIRE_HELLO = 1, /* both ways, first; the sink's side (the one that connects) begins */
@@ -41,7 +44,7 @@ enum kvf_wire_type {
     KVF_WIRE_ABORT = 7,      /* sink -> source; nonce 0: the GRANT never left */
     KVF_WIRE_ENDED = 8,      /* source -> sink, a hint: reason and broken lanes */
     KVF_WIRE_LANE = 9, /* source -> sink: this lane is up at this epoch (and its queue pair) */
-    KVF_WIRE_GROUP = 10, /* group agreement; not spoken by this version */
+    KVF_WIRE_GROUP = 10, /* a question from the side that connected, its answer back */
     KVF_WIRE_PING = 11,
     KVF_WIRE_PONG = 12,
 };
@@ -147,6 +150,24 @@ struct kvf_wire_ping {
     uint64_t seq;
 }; /* PONG too */
 
+/* What a rank's room of one key is, as its own daemon knows it. Nothing less than "its pages are proven
+ * idle, or it will never have any" settles a rank for the others. */
+enum kvf_group_state {
+    KVF_GROUP_CLOSED = 1,       /* ended or about to, not yet drained */
+    KVF_GROUP_DRAINED = 2,      /* ended with proof; Success counts too */
+    KVF_GROUP_NEVER_OPENED = 3, /* answers only: and a later open of this key ends at once */
+};
+
+struct kvf_wire_group { /* 28 bytes of payload */
+    uint64_t group_id;
+    uint64_t key;
+    uint32_t from_rank; /* of whom `state` speaks */
+    uint32_t to_rank;
+    uint8_t state; /* enum kvf_group_state */
+    uint8_t is_answer;
+    uint8_t pad_[6];
+};
+
 /* Header. decode: 0, or -EPROTO (magic, reserved bits, payload over the maximum), -ENOTSUP (another
  * major version or an unknown type). `in` holds KVF_WIRE_HEADER_BYTES. */
 void kvf_wire_put_header(unsigned char *out, const struct kvf_wire_header *h);
@@ -167,6 +188,7 @@ KVF_WIRE_DECLARE(accept)
 KVF_WIRE_DECLARE(decline)
 KVF_WIRE_DECLARE(abort)
 KVF_WIRE_DECLARE(ended)
+KVF_WIRE_DECLARE(group)
 #undef KVF_WIRE_DECLARE
 int kvf_wire_put_ping(unsigned char *out, size_t cap, uint32_t seq,
                       const struct kvf_wire_ping *m);

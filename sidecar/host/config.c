@@ -70,7 +70,7 @@ static const struct option options[] = {
     {.name = "run-dir", .kind = OPTION_TEXT, .off = AT(run_dir), .max = KVF_CONFIG_DIR_BYTES,
      .preset_text = "", .value = "DIR",
      .help = "holds NAME.sock, NAME.stats and NAME.lock. Default: $KVFENCE_RUN_DIR, else /run/kvfence\n"
-             "as root, else $XDG_RUNTIME_DIR/kvfence. Created if missing"},
+             "as root, else $XDG_RUNTIME_DIR/kvfence. Created if missing, its parents are not"},
     {.name = "listen", .kind = OPTION_ADDR, .off = AT(listen), .preset_text = "127.0.0.1:0",
      .value = "ADDR:PORT",
      .help = "where other daemons reach this one; numeric, [ADDR]:PORT for IPv6, port 0 = any free one.\n"
@@ -94,7 +94,7 @@ static const struct option options[] = {
      .help = "rooms granted at a time on one lane; more wait as Bootstrapping"},
     {.name = "room-window", .kind = OPTION_SIZE, .off = AT(room_window_bytes), .min = 4 * KIB,
      .max = 1024 * MIB, .preset = 1 * MIB, .value = "BYTES",
-     .help = "posted and not completed, most for one room. Never more than --lane-window"},
+     .help = "posted and not completed, most for one room. Never more than the lane's window"},
     {.name = "lane-window", .kind = OPTION_SIZE, .off = AT(lane_window_bytes), .min = 4 * KIB,
      .max = 1024 * MIB, .preset = 4 * MIB, .value = "BYTES",
      .help = "the same for one lane, all rooms together. With --lane-rate it is held under a quarter\n"
@@ -137,7 +137,7 @@ static const struct option options[] = {
     {.name = "log-level", .kind = OPTION_WORD, .off = AT(log_level), .preset = KVF_LOG_INFO,
      .words = level_words, .value = "error|warn|info|debug", .help = "what is written to stderr"},
     {.name = "check", .kind = OPTION_FLAG, .off = AT(is_check),
-     .help = "validate the options and exit"},
+     .help = "validate the options, processor and run directory and exit; binds and starts nothing"},
     {.name = "print-config", .kind = OPTION_FLAG, .off = AT(is_print),
      .help = "print the whole effective configuration and exit"},
     {.name = "version", .kind = OPTION_FLAG, .off = AT(is_version), .help = "print the version and exit"},
@@ -502,9 +502,15 @@ int kvf_config_parse(int argc, char *const *argv, struct kvf_config *ret_config,
     struct kvf_config config;
     set_presets(&config);
     for (int i = 1; i < argc; i++) {
-        const char *word = argv[i];
+        const char *word = strcmp(argv[i], "-h") == 0 ? "--help" : argv[i];
         size_t name_bytes = strncmp(word, "--", 2) == 0 ? strcspn(word + 2, "=") : 0;
         const struct option *o = name_bytes > 0 ? find_option(word + 2, name_bytes) : NULL;
+        if (o == NULL && word[0] != '-') {
+            return refuse(ret_error, error_cap,
+                          "'%s': kvfenced takes options only, no argument; --help lists them "
+                          "all",
+                          word);
+        }
         if (o == NULL) {
             return refuse(ret_error, error_cap, "%s: unknown option; --help lists them all",
                           word);
@@ -613,9 +619,16 @@ const char *kvf_config_line(const struct kvf_config *config, uint32_t i, char *r
     if (i >= OPTION_COUNT_ALL || is_action(&options[i])) {
         return NULL;
     }
+    struct kvf_config effective = *config;
+    effective.lane_window_bytes = kvf_config_lane_window(config);
+    effective.room_window_bytes = kvf_config_room_window(config);
     char value[128];
-    format_value(&options[i], config, value, sizeof(value));
-    snprintf(ret_text, cap, "%s = %s", options[i].name, value);
+    char asked[128];
+    format_value(&options[i], &effective, value, sizeof(value));
+    format_value(&options[i], config, asked, sizeof(asked));
+    bool is_as_asked = strcmp(value, asked) == 0;
+    snprintf(ret_text, cap, "%s = %s%s%s%s", options[i].name, value,
+             is_as_asked ? "" : "   (asked ", is_as_asked ? "" : asked, is_as_asked ? "" : ")");
     return ret_text;
 }
 

@@ -68,7 +68,8 @@ uint64_t kvf_config_lane_window(const struct kvf_config *config);
 uint64_t kvf_config_room_window(const struct kvf_config *config);
 
 void kvf_config_help(FILE *out);
-/* One "name = value" line per option, as kvf_config_parse would read it back. */
+/* One "name = value" line per option, as kvf_config_parse would read it back. The values are the effective
+ * ones; behind a window that was lowered stands "   (asked VALUE)". */
 void kvf_config_print(const struct kvf_config *config, FILE *out);
 /* Line `i` of the same, without its newline, or NULL after the last: for logs. */
 const char *kvf_config_line(const struct kvf_config *config, uint32_t i, char *ret_text,

@@ -64,6 +64,12 @@ static void print_codes(void)
     NUMBER(KVF_E_LIMIT_RANGE);
     NUMBER(KVF_E_LEASE_CLOSED);
     NUMBER(KVF_E_LEASE_KIND);
+    NUMBER(KVF_E_UNKNOWN_GROUP);
+    NUMBER(KVF_E_GROUP_MEMBERS);
+    NUMBER(KVF_E_GROUPS_FULL);
+    NUMBER(KVF_E_GROUP_RANK_TAKEN);
+    NUMBER(KVF_E_GROUP_CLOSED);
+    NUMBER(KVF_E_GROUP_TOMBSTONES);
 }
 
 static void print_numbers(void)
@@ -184,6 +190,7 @@ static void print_structs_of_rooms(void)
     FIELD(kvf_room_info, leases_gpu);
     FIELD(kvf_room_info, leases_direct_io);
     FIELD(kvf_room_info, pad_);
+    FIELD(kvf_room_info, group_waits);
     STRUCT(kvf_event);
     FIELD(kvf_event, room);
     FIELD(kvf_event, state);
@@ -193,6 +200,8 @@ static void print_structs_of_rooms(void)
     FIELD(kvf_group_opts, rank);
     FIELD(kvf_group_opts, members);
     FIELD(kvf_group_opts, member_count);
+    FIELD(kvf_group_opts, pad0_);
+    FIELD(kvf_group_opts, group_id);
     FIELD(kvf_group_opts, pad_);
 }
 

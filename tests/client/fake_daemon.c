@@ -205,6 +205,24 @@ static void do_region_remove(struct fake_daemon *fake, const struct kvf_region_r
     send_reply(fake, &rep, NULL, 0);
 }
 
+static void do_group_add(struct fake_daemon *fake, const struct kvf_group_req *req)
+{
+    struct kvf_attach_rep rep = {.h = {.op = KVF_REP_GROUP, .serial = req->h.serial}};
+    rep.region = req->group != 0 ? req->group : ++fake->group_count;
+    fake->group = *req;
+    rep.region += fake->wrong_region;
+    atomic_fetch_add(&fake->group_requests, 1);
+    send_reply(fake, &rep, NULL, 0);
+}
+
+static void do_group_skip(struct fake_daemon *fake, const struct kvf_group_skip_req *req)
+{
+    struct kvf_attach_rep rep = {.h = {.op = KVF_REP_OK, .serial = req->h.serial}};
+    fake->skip = *req;
+    atomic_fetch_add(&fake->skip_requests, 1);
+    send_reply(fake, &rep, NULL, 0);
+}
+
 static void answer(struct fake_daemon *fake, const struct kvf_attach_header *h, int *fds,
                    int fd_count)
 {
@@ -226,6 +244,12 @@ static void answer(struct fake_daemon *fake, const struct kvf_attach_header *h, 
         break;
     case KVF_REQ_REGION_REMOVE:
         do_region_remove(fake, (const void *)h);
+        break;
+    case KVF_REQ_GROUP_ADD:
+        do_group_add(fake, (const void *)h);
+        break;
+    case KVF_REQ_GROUP_SKIP:
+        do_group_skip(fake, (const void *)h);
         break;
     case KVF_REQ_DETACH: {
         struct kvf_attach_rep rep = {.h = {.op = KVF_REP_OK, .serial = h->serial}};
@@ -360,6 +384,32 @@ void fake_note_refused(struct fake_daemon *fake, uint32_t code)
     send_reply(fake, &rep, NULL, 0);
 }
 
+/* A test that fails or crashes does not reach fake_stop. The folder then goes with the end of this process:
+ * the sweeper reads a pipe that nobody writes. */
+static void start_sweeper(struct fake_daemon *fake)
+{
+    char *argv[] = {(char *)"sh", (char *)"-c", (char *)"read -r none; rm -rf \"$0\"",
+                    fake->dir, NULL};
+    int life[2];
+    posix_spawn_file_actions_t actions;
+    MUST(pipe2(life, O_CLOEXEC) == 0);
+    MUST(posix_spawn_file_actions_init(&actions) == 0);
+    MUST(posix_spawn_file_actions_adddup2(&actions, life[0], 0) == 0);
+    MUST(posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0) == 0);
+    MUST(posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0) == 0);
+    MUST(posix_spawnp(&fake->sweeper_pid, "sh", &actions, NULL, argv, environ) == 0);
+    posix_spawn_file_actions_destroy(&actions);
+    close(life[0]);
+    fake->sweeper_fd = life[1];
+}
+
+static void stop_sweeper(struct fake_daemon *fake)
+{
+    kill(fake->sweeper_pid, SIGKILL);
+    MUST(waitpid(fake->sweeper_pid, NULL, 0) == fake->sweeper_pid);
+    close_fd(&fake->sweeper_fd);
+}
+
 void fake_start(struct fake_daemon *fake)
 {
     memset(fake, 0, sizeof *fake);
@@ -369,6 +419,7 @@ void fake_start(struct fake_daemon *fake)
     fake->life_fd = -1;
     snprintf(fake->dir, sizeof fake->dir, "/tmp/kvf-fake-XXXXXX");
     MUST(mkdtemp(fake->dir) != NULL);
+    start_sweeper(fake);
     snprintf(fake->path, sizeof fake->path, "%s/gpu0.sock", fake->dir);
     fake_worker_start(fake, 0x1001);
     fake_supervisor_start(fake);
@@ -387,6 +438,7 @@ void fake_stop(struct fake_daemon *fake)
     close_fd(&fake->doorbell_fd);
     close_fd(&fake->event_fd);
     MUST(rmdir(fake->dir) == 0);
+    stop_sweeper(fake);
 }
 
 int fake_attach(struct fake_daemon *fake, uint32_t rooms, uint32_t slots, uint32_t arena,

@@ -50,6 +50,8 @@ struct fake_daemon {
     uint64_t epoch;
     pid_t worker_pid; /* a process that does nothing but live */
     int worker_fd;
+    pid_t sweeper_pid; /* removes the folder when this process has ended, however it did */
+    int sweeper_fd;
     int life_fd; /* closed with this process, ends the worker's */
     int doorbell_fd;
     int event_fd;
@@ -59,6 +61,12 @@ struct fake_daemon {
     _Atomic uint32_t readded_count;
     struct fake_region regions[KVF_REGIONS_PER_CLIENT_MAX];
     uint32_t region_epoch;
+    /* Read by a test once the library's call has returned. */
+    struct kvf_group_req group;
+    struct kvf_group_skip_req skip;
+    uint32_t group_count;
+    _Atomic uint32_t group_requests;
+    _Atomic uint32_t skip_requests;
 };
 
 /* Listens in a directory of its own. */

@@ -128,7 +128,7 @@ Test(core_client, a_reap_without_a_hang_up_closes_the_rooms_too)
     pair_finish(p);
 }
 
-Test(core_client, a_region_is_busy_while_a_room_names_it)
+Test(core_client, a6_a_region_is_busy_while_a_room_names_it)
 {
     struct pair *p = pair_new(&(struct pair_options){.placement = KVF_PLACEMENT_POSTED});
     struct pair_room *source = pair_source(p, 1, 7);
@@ -252,7 +252,7 @@ Test(core_client, a_daemon_that_stops_refuses_opens_ends_waiting_rooms_and_serve
 }
 
 /* D7, second case: grace is over. */
-Test(core_client, a_daemon_out_of_grace_ends_every_room_with_proof)
+Test(core_client, d7_a_daemon_out_of_grace_ends_every_room_with_proof)
 {
     for (size_t i = 0; i < 2; i++) {
         struct pair *p = pair_new(&(struct pair_options){.placement = placements[i]});

@@ -128,7 +128,7 @@ static const struct bad_source bad_sources[] = {
     {"an unknown auxiliary region",
      {.sink_count = 1, .aux_region = PAIR_REGION(5, 1)},
      KVF_E_UNKNOWN_REGION},
-    {"a group", {.sink_count = 1, .group = 4}, KVF_E_GROUP_UNSUPPORTED},
+    {"a group", {.sink_count = 1, .group = 4}, KVF_E_UNKNOWN_GROUP},
     {"an older worker epoch", {.sink_count = 1, .is_old_epoch = true}, KVF_E_WORKER_GONE},
     {"label and key of a living room", {.sink_count = 1, .key = 7}, KVF_E_KEY_IN_USE},
 };
@@ -414,7 +414,7 @@ Test(core_refusal, more_peers_than_the_table_holds_are_refused_and_an_idle_one_m
 }
 
 /* C6: whatever numbers an engine writes, what is accepted lies in the region, and pages are accounted. */
-Test(core_refusal, random_page_lists_are_inside_the_region_or_refused)
+Test(core_refusal, c6_random_page_lists_are_inside_the_region_or_refused)
 {
     struct pair *p = pair_new(&(struct pair_options){.rooms = 8});
     p->daemons[1].is_unreachable = true;

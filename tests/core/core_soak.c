@@ -577,7 +577,7 @@ static uint64_t number_of(const char *name, uint64_t usual)
     return text == NULL ? usual : strtoull(text, NULL, 10);
 }
 
-Test(core_soak, random_schedules_end_proven, .timeout = 3000)
+Test(core_soak, d9_random_schedules_end_proven, .timeout = 3000)
 {
     uint64_t from = number_of("KVF_SOAK_FROM", 1);
     uint64_t seeds = number_of("KVF_SOAK_SEEDS", SEEDS);

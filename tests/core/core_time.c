@@ -210,7 +210,7 @@ static void silent_peer(uint8_t placement, uint32_t lanes, bool is_aborted, uint
     pair_finish(p);
 }
 
-Test(core_time, a_frozen_peer_is_survived_within_the_bound)
+Test(core_time, e4_a_frozen_peer_is_survived_within_the_bound)
 {
     for (size_t i = 0; i < 2; i++) {
         for (uint32_t lanes = 1; lanes <= 4; lanes += 3) {
@@ -307,7 +307,7 @@ Test(core_time, the_bound_follows_the_configuration)
 }
 
 /* E9: durations and epochs are compared, never clocks. */
-Test(core_time, peers_whose_clocks_differ_by_hours_behave_as_with_equal_ones)
+Test(core_time, e9_peers_whose_clocks_differ_by_hours_behave_as_with_equal_ones)
 {
     for (size_t i = 0; i < 2; i++) {
         struct pair *p = pair_new(&(struct pair_options){.placement = placements[i]});

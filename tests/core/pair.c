@@ -122,6 +122,10 @@ static void fill_defaults(struct pair_options *o)
     DEFAULT(pieces_max, 512);
     DEFAULT(parked_max, 16);
     DEFAULT(peers_max, PAIR_PEERS);
+    DEFAULT(tombs_max, 8);
+    if (o->tombs_max > PAIR_TOMBS_MAX) {
+        abort();
+    }
     DEFAULT(post_bytes, PAIR_BYTES(4));
     DEFAULT(room_window_bytes, PAIR_BYTES(16));
     DEFAULT(lane_window_bytes, PAIR_BYTES(64));
@@ -145,7 +149,8 @@ struct pair *pair_new(const struct pair_options *options)
                                          .grants_max = o->grants_max,
                                          .runs_max = o->runs_max,
                                          .pieces_max = o->pieces_max,
-                                         .parked_per_peer_max = o->parked_max};
+                                         .parked_per_peer_max = o->parked_max,
+                                         .group_tombstones_max = o->tombs_max};
     p->config = (struct kvf_core_config){.transport = KVF_WIRE_SIM,
                                          .lane_rooms = o->lane_rooms,
                                          .room_window_bytes = o->room_window_bytes,
@@ -156,7 +161,8 @@ struct pair *pair_new(const struct pair_options *options)
                                          .connect_ns = 5000 * PAIR_MS,
                                          .cooperative_ns = 500 * PAIR_MS,
                                          .fence_ns = 2000 * PAIR_MS,
-                                         .liveness_ns = 1250 * PAIR_MS};
+                                         .liveness_ns = 1250 * PAIR_MS,
+                                         .group_ask_ns = 250 * PAIR_MS};
     for (uint32_t d = 0; d < o->daemons; d++) {
         p->daemons[d].placement = o->placement;
         p->daemons[d].supervisor_id = 1000 + d;
@@ -198,6 +204,11 @@ void pair_kill(struct pair *p, uint32_t daemon)
             r->is_lost = true;
         }
     }
+    pair_daemon_end(p, daemon);
+}
+
+void pair_daemon_end(struct pair *p, uint32_t daemon)
+{
     pair_net_daemon_died(p, daemon);
     end_core(p, daemon);
     p->daemons[daemon].is_dead = true;
@@ -294,6 +305,9 @@ static void take_action(struct pair *p, uint32_t daemon, const struct kvf_action
     case KVF_ACT_CLIENT_QUIET:
         d->clients[a->client].is_quiet = true;
         d->clients_quiet++;
+        return;
+    case KVF_ACT_GROUP_KEY:
+        pair_group_keep(p, daemon, a);
         return;
     case KVF_ACT_ESCALATE:
         d->escalations++;
@@ -492,7 +506,9 @@ static void check_numbers(struct pair *p, uint32_t d)
                   (unsigned long long)pair_count(p, d, KVF_COUNT_PROTOCOL_ERRORS));
     }
     for (uint32_t g = 0; g < KVF_GAUGES; g++) {
-        if (g != KVF_GAUGE_PEERS_UP && g != KVF_GAUGE_LANES_UP && pair_gauge(p, d, g) != 0) {
+        bool may_stay = g == KVF_GAUGE_PEERS_UP || g == KVF_GAUGE_LANES_UP ||
+                        g == KVF_GAUGE_GROUP_TOMBSTONES;
+        if (!may_stay && pair_gauge(p, d, g) != 0) {
             pair_fail(p, "daemon %u: gauge %u is %llu at the end", d, g,
                       (unsigned long long)pair_gauge(p, d, g));
         }
@@ -508,11 +524,12 @@ static void check_numbers(struct pair *p, uint32_t d)
     for (uint32_t i = KVF_COUNT_PROOF_FIRST; i <= KVF_COUNT_PROOF_LAST; i++) {
         proofs += pair_count(p, d, i);
     }
-    if (pair_count(p, d, KVF_COUNT_ROOMS_OPENED) != ended || proofs != ended ||
-        pair_count(p, d, KVF_COUNT_PROOF_FIRST) != 0) {
+    uint64_t begun =
+        pair_count(p, d, KVF_COUNT_ROOMS_OPENED) + pair_count(p, d, KVF_COUNT_ROOMS_ADOPTED);
+    if (begun != ended || proofs != ended || pair_count(p, d, KVF_COUNT_PROOF_FIRST) != 0) {
         pair_fail(p, "daemon %u: %llu opened, %llu ended, %llu proofs", d,
-                  (unsigned long long)pair_count(p, d, KVF_COUNT_ROOMS_OPENED),
-                  (unsigned long long)ended, (unsigned long long)proofs);
+                  (unsigned long long)begun, (unsigned long long)ended,
+                  (unsigned long long)proofs);
     }
 }
 

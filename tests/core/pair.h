@@ -22,6 +22,8 @@
 #define PAIR_DAEMONS_MAX 4u
 #define PAIR_CLIENTS 2u
 #define PAIR_REGIONS 2u
+#define PAIR_GROUPS 4u
+#define PAIR_TOMBS_MAX 64u
 #define PAIR_CONNS_MAX 64u
 #define PAIR_STREAMS_MAX 128u
 #define PAIR_PEERS 12u
@@ -47,7 +49,9 @@ struct pair_room {
     uint64_t generation;
     uint64_t label;
     uint64_t key;
-    uint64_t content; /* what source pages hold: the key, unless rooms share a prefix */
+    uint32_t group;    /* handle, 0: none */
+    uint64_t group_id; /* of a group its client has registered, 0: none */
+    uint64_t content;  /* what source pages hold: the key, unless rooms share a prefix */
     bool is_sink;
     bool is_any_content; /* its writer is hostile: only where bytes land is checked */
     bool is_lost;        /* its daemon was killed */
@@ -94,6 +98,11 @@ struct pair_client {
     struct pair_room **slots;
     uint64_t *generations; /* last used, by slot */
     uint32_t next_slot;
+    struct kvf_core_group groups[PAIR_GROUPS]; /* handle - 1; group_id 0: none */
+    struct pair_key {                          /* what its segment keeps for the next worker */
+        uint32_t group;
+        uint64_t key;
+    } keys[PAIR_TOMBS_MAX];
 };
 
 struct pair_pending { /* a fence the core asked for and that has not returned */
@@ -208,6 +217,7 @@ struct pair_options {
     uint32_t pieces_max;   /* 512 */
     uint32_t parked_max;   /* 16 a peer */
     uint32_t peers_max;    /* PAIR_PEERS */
+    uint32_t tombs_max;    /* 8 a client */
     uint64_t post_bytes;   /* 4 pages */
     uint64_t stripe_bytes; /* 0: every grant on all lanes */
     uint64_t room_window_bytes;
@@ -362,6 +372,21 @@ void pair_abort_with(struct pair_room *r, uint32_t reason);
 /* External leases: false once the word is closed. */
 bool pair_lease(struct pair_room *r, uint32_t cpu, uint32_t gpu, uint32_t direct_io);
 void pair_lease_return(struct pair_room *r);
+
+/* ---- groups (pair_group.c) ------------------------------------------------------------------------- */
+
+/* Registers rank `rank` of the group whose ranks sit behind these daemons, for client `client` of
+ * daemons[rank]. 0, or the core's refusal. */
+int pair_group_add(struct pair *p, uint32_t client, uint32_t handle, uint64_t group_id,
+                   uint32_t rank, const uint32_t *daemons, uint32_t member_count);
+/* A worker ends and the next one of its supervisor takes over: rooms without external leases are drained
+ * by its end, the others and those that wait for their group are adopted, and all groups told again. */
+void pair_restart(struct pair *p, uint32_t daemon);
+/* The same in two steps: its rooms are reaped at once, the next worker comes later. */
+void pair_reap(struct pair *p, uint32_t daemon);
+void pair_takeover(struct pair *p, uint32_t daemon);
+/* Drained, but shown as Transferring since another rank has not settled. */
+bool pair_is_waiting(const struct pair_room *r);
 
 /* What the engine sees. */
 enum kvf_phase pair_phase(const struct pair_room *r);

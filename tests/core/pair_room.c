@@ -184,7 +184,9 @@ static void check_word(struct pair *p, const struct pair_room *r, uint64_t word)
     uint64_t old = r->view.word;
     enum kvf_phase phase = kvf_word_phase(word);
     enum kvf_outcome outcome = kvf_word_outcome(word);
-    if (r->drained_count > 0) {
+    bool is_waiting = (word & KVF_WORD_GROUP_WAITS) != 0;
+    /* The one word after drained: that every other rank has settled. */
+    if (r->drained_count > 0 && (!pair_is_waiting(r) || phase != KVF_PHASE_DRAINED)) {
         pair_fail(p, "the room of key %llx is published after drained",
                   (unsigned long long)r->key);
     }
@@ -204,7 +206,7 @@ static void check_word(struct pair *p, const struct pair_room *r, uint64_t word)
     if (((word & KVF_WORD_VISIBLE) != 0) != (is_success && r->is_sink) ||
         (kvf_word_poll(word) == KVF_STATE_SUCCESS) != is_success ||
         (kvf_word_poll(word) == KVF_STATE_FAILED) !=
-            (phase == KVF_PHASE_DRAINED && !is_success)) {
+            (phase == KVF_PHASE_DRAINED && !is_success && !is_waiting)) {
         pair_fail(p, "word %llx says visible or ended too early", (unsigned long long)word);
     }
 }
@@ -237,7 +239,10 @@ void pair_room_published(struct pair *p, uint32_t daemon, const struct kvf_actio
     check_word(p, r, view.word);
     r->view = view;
     r->publishes++;
-    if (kvf_word_is_drained(view.word)) {
+    if (kvf_word_poll(view.word) == KVF_STATE_FAILED) {
+        pair_group_check(p, r);
+    }
+    if (kvf_word_is_drained(view.word) && r->drained_count == 0) {
         r->drained_count++;
         r->drained_ns = p->now_ns;
         check_drained(p, r);
@@ -246,6 +251,17 @@ void pair_room_published(struct pair *p, uint32_t daemon, const struct kvf_actio
         } else {
             source_drained(p, r);
         }
+    }
+}
+
+/* Its worker has ended and was reaped: this word was stored by the supervisor. */
+void pair_room_reaped(struct pair *p, struct pair_room *r, uint64_t word)
+{
+    r->view = (struct kvf_core_room_view){.word = word, .reason = KVF_E_WORKER_GONE};
+    if (kvf_word_is_drained(word)) {
+        r->drained_count = 1;
+        r->drained_ns = p->now_ns;
+        r->is_bound_off = true;
     }
 }
 
@@ -308,7 +324,8 @@ static void choose_slot(struct pair *p, struct pair_room *r, const struct pair_o
     }
     for (uint32_t i = 0; i < p->options.rooms; i++) {
         uint32_t slot = (c->next_slot + i) % p->options.rooms;
-        if (c->slots[slot] == NULL || c->slots[slot]->drained_count > 0) {
+        const struct pair_room *last = c->slots[slot];
+        if (last == NULL || (last->drained_count > 0 && !pair_is_waiting(last))) {
             c->next_slot = slot + 1;
             r->slot = slot;
             r->generation = ++c->generations[slot];
@@ -327,6 +344,8 @@ static struct pair_room *new_room(struct pair *p, uint32_t daemon, const struct 
                             .client = open->client,
                             .label = open->label == 0 ? open->key : open->label,
                             .key = open->key,
+                            .group = open->group,
+                            .group_id = pair_group_id_of(p, daemon, open->client, open->group),
                             .content = open->content == 0 ? open->key << 8 : open->content << 8,
                             .is_any_content = open->is_any_content,
                             .opened_ns = p->now_ns};

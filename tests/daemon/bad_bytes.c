@@ -1,8 +1,11 @@
 /* Clients that write into their segment what no library writes. The worst that happens is that they are
  * dropped: two engines transfer beside them all the time and notice nothing. */
 #include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 
 #include "ring/codes.h"
 #include "ring/lease_word.h"
@@ -194,6 +197,49 @@ static void bad_records(void)
 }
 
 /* Stale commands are counted and change nothing. */
+/* Well-formed to its last byte, and half of it behind the end of the arena, in lines that a client can write. */
+static void record_behind_the_arena(void)
+{
+    start();
+    struct hostile *h = hostile_start(decode, &geometry);
+    hostile_open_sink(h, 0, 1, key_next(), h->region, 0, 4, prefill->listen);
+    WAIT_FOR(kvf_word_generation(hostile_word(h, 0)) == 1, WAIT_MS, "the open was not taken");
+    uint32_t arena_bytes = h->segment.limits.arena_bytes;
+    memmove(h->segment.arena + arena_bytes - 16, h->segment.arena, 60);
+    struct kvf_cmd_shm cmd = {.op = KVF_CMD_OPEN_SINK,
+                              .slot = 7,
+                              .generation = 1,
+                              .worker_epoch = h->epoch,
+                              .key = key_next(),
+                              .arena_off = arena_bytes - 16,
+                              .arena_bytes = 60};
+    CHECK(hostile_push(h, &cmd), "full");
+    CHECK(hostile_is_dropped(h, WAIT_MS), "a record that leaves its arena was taken");
+    hostile_end(h);
+    stop();
+}
+
+/* Whoever wrote that word: an engine that reads it may have reused the pages already. */
+static void open_of_a_drained_room(void)
+{
+    start();
+    struct hostile *h = hostile_start(decode, &geometry);
+    uint64_t before = daemon_stat(decode, "stale_commands_total");
+    uint64_t word = kvf_word_make(5, KVF_PHASE_DRAINED, KVF_OUTCOME_FAILED,
+                                  KVF_PROOF_WORKER_GONE, KVF_STATE_FAILED, 0);
+    atomic_store_explicit(&h->segment.rooms[9].word, word, memory_order_release);
+    hostile_open_sink(h, 9, 5, key_next(), h->region, 0, 4, prefill->listen);
+    hostile_open_sink(h, 9, 4, key_next(), h->region, 0, 4, prefill->listen);
+    WAIT_FOR(daemon_stat(decode, "stale_commands_total") == before + 2, WAIT_MS,
+             "%llu stale commands",
+             (unsigned long long)(daemon_stat(decode, "stale_commands_total") - before));
+    CHECK(hostile_word(h, 9) == word, "a room that read as drained was opened");
+    hostile_open_sink(h, 9, 6, key_next(), h->region, 0, 4, prefill->listen);
+    WAIT_FOR(kvf_word_generation(hostile_word(h, 9)) == 6, WAIT_MS, "the next one is not");
+    hostile_end(h);
+    stop();
+}
+
 static void stale_commands(void)
 {
     start();
@@ -340,6 +386,78 @@ static void flood(void)
     stop();
 }
 
+static void set_abort(struct hostile *h, uint32_t slot, uint64_t generation)
+{
+    atomic_store_explicit(&h->segment.intents[slot].abort_cell,
+                          generation << KVF_GENERATION_SHIFT | KVF_ABORT_SET | 33,
+                          memory_order_release);
+    kvf_dirty_mark(h->segment.dirty, slot);
+    hostile_bell(h);
+}
+
+static void strange_abort(void)
+{
+    start();
+    struct hostile *h = hostile_start(decode, &geometry);
+    hostile_open_sink(h, 5, 7, key_next(), h->region, 3, 4, prefill->listen);
+    hostile_open_sink(h, 6, 7, key_next(), h->region, 13, 4, prefill->listen);
+    WAIT_FOR(kvf_word_generation(hostile_word(h, 6)) == 7, WAIT_MS, "the opens were not taken");
+    set_abort(h, 5, 6);
+    set_abort(h, 5, 8);
+    set_abort(h, 6, 7); /* looked at behind those two */
+    CHECK_IS(hostile_wait_drained(h, 6, 7, WAIT_MS), 33, "reason");
+    CHECK(!kvf_word_is_drained(hostile_word(h, 5)), "aborted for another generation");
+    hostile_end(h);
+    stop();
+}
+
+/* More than the worker takes in one turn stands before the OPEN, so its look at the marks comes first. */
+static void early_abort(void)
+{
+    start();
+    struct hostile *h = hostile_start(decode, &geometry);
+    struct kvf_cmd_shm cmd = {.op = KVF_CMD_SUBMIT,
+                              .slot = 3,
+                              .generation = 7,
+                              .worker_epoch = h->epoch,
+                              .arena_bytes = h->segment.limits.arena_bytes};
+    CHECK(kill(decode->worker, SIGSTOP) == 0, "stop");
+    for (int i = 0; i < 12; i++) {
+        CHECK(hostile_push(h, &cmd), "full");
+    }
+    hostile_open_sink(h, 5, 1, key_next(), h->region, 3, 4, prefill->listen);
+    set_abort(h, 5, 1);
+    CHECK(kill(decode->worker, SIGCONT) == 0, "continue");
+    CHECK_IS(hostile_wait_drained(h, 5, 1, WAIT_MS), 33, "reason");
+    hostile_end(h);
+    stop();
+}
+
+/* It shares its doorbell with the daemon, flags and count alike: it makes reads of it block, and empties it
+ * as fast as anybody rings. The daemon never reads it. */
+static void spoiled_doorbell(void)
+{
+    start();
+    struct hostile *h = hostile_start(decode, &geometry);
+    int flags = fcntl(h->doorbell_fd, F_GETFL);
+    CHECK(flags >= 0 && fcntl(h->doorbell_fd, F_SETFL, flags & ~O_NONBLOCK) == 0, "flags: %s",
+          strerror(errno));
+    uint64_t before = bystander_count(bystander);
+    uint64_t until_ns = now_ns() + UINT64_C(500000000);
+    while (now_ns() < until_ns) {
+        eventfd_t count;
+        hostile_bell(h);
+        (void)eventfd_read(h->doorbell_fd, &count); /* never blocks: it was just rung */
+    }
+    CHECK(bystander_count(bystander) >= before + 5, "%llu rooms beside a spoiled doorbell",
+          (unsigned long long)(bystander_count(bystander) - before));
+    CHECK_IS(daemon_stat(decode, "worker_starts"), 1, "worker starts");
+    hostile_open_sink(h, 5, 1, key_next(), h->region, 3, 4, prefill->listen);
+    WAIT_FOR(kvf_word_generation(hostile_word(h, 5)) == 1, WAIT_MS, "it is not served itself");
+    hostile_end(h);
+    stop();
+}
+
 /* Requests on the socket that no library makes. */
 static void bad_requests(void)
 {
@@ -374,10 +492,15 @@ int main(int argc, char **argv)
         {"rooms_on_pages_that_are_not_theirs_are_refused_by_the_daemon", refused_rooms, 0},
         {"a_bad_command_costs_the_client_its_connection", bad_commands, 0},
         {"a_record_that_lies_about_its_length_costs_the_connection", bad_records, 0},
+        {"a_record_that_leaves_its_arena_costs_the_connection", record_behind_the_arena, 0},
         {"stale_commands_are_counted_and_change_nothing", stale_commands, 0},
+        {"an_open_of_a_room_that_reads_as_drained_is_dropped", open_of_a_drained_room, 0},
         {"nonsense_in_the_clients_lines_hurts_only_itself", bad_lines, 0},
-        {"random_bytes_in_a_segment_hurt_only_its_client", fuzz, 0},
+        {"i4_random_bytes_in_a_segment_hurt_only_its_client", fuzz, 0},
         {"a_flood_of_commands_leaves_the_others_their_share", flood, 0},
+        {"an_abort_cell_of_another_generation_aborts_nobody", strange_abort, 0},
+        {"h36_an_abort_that_is_looked_at_before_its_open_is_read_is_not_lost", early_abort, 0},
+        {"h22_a_spoiled_doorbell_blocks_nobody", spoiled_doorbell, 0},
         {"bad_requests_on_the_socket_are_refused", bad_requests, 0},
         {NULL, NULL, 0}};
     return test_main(argc, argv, cases, NULL);

@@ -599,10 +599,11 @@ static void structs(void)
     REFUSED(kvf_open_sink(to->client, &sink, &room), KVF_E_OPTION);
     sink.pad_[1] = 0;
     sink.group = 5;
-    REFUSED(kvf_open_sink(to->client, &sink, &room), KVF_E_GROUP_UNSUPPORTED);
+    REFUSED(kvf_open_sink(to->client, &sink, &room), KVF_E_UNKNOWN_GROUP);
+    REFUSED(kvf_group_skip(to->client, 5, 1), KVF_E_UNKNOWN_GROUP);
     struct kvf_group_opts groups = {
-        .size_bytes = sizeof groups, .members = members, .member_count = 2};
-    REFUSED(kvf_group_register(to->client, &groups, &group), KVF_E_GROUP_UNSUPPORTED);
+        .size_bytes = sizeof groups, .rank = 2, .members = members, .member_count = 2};
+    REFUSED(kvf_group_register(to->client, &groups, &group), KVF_E_GROUP_MEMBERS);
     CHECK_IS(kvf_open_sink(NULL, &sink, &room), -EINVAL, "no client");
     CHECK_IS(kvf_open_sink(to->client, NULL, &room), -EINVAL, "no options");
     CHECK_IS(kvf_open_sink(to->client, &sink, NULL), -EINVAL, "no output");

@@ -368,7 +368,7 @@ int main(int argc, char **argv)
         {"the_event_descriptor_wakes_an_epoll_loop", event_descriptor, 0},
         {"lost_events_are_told_and_the_rooms_are_the_truth", events_lost, 0},
         {"four_threads_share_two_clients", threads, 0},
-        {"a_full_ring_answers_eagain_and_an_abort_still_fits", full_ring, 0},
+        {"i7_a_full_ring_answers_eagain_and_an_abort_still_fits", full_ring, 0},
         {"memory_handed_over_by_descriptor_serves_in_parts", own_memory, 0},
         {"a_grant_of_12000_runs_arrives_in_order", many_runs, 0},
         {"three_thousand_pieces_make_one_room", many_pieces, 0},

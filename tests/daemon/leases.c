@@ -266,6 +266,51 @@ static int try_register(kvf_client *client, int fd, uint32_t *ret_region)
     return kvf_region_register(client, &opts, ret_region);
 }
 
+/* Worker first, engine then: the next worker, which took the room over, finds out what that proves. */
+static void holder_killed_after_worker(int kind)
+{
+    char kind_text[8];
+    char line[64];
+    snprintf(kind_text, sizeof kind_text, "%d", kind);
+    prefill = daemon_start("prefill", NULL);
+    decode = daemon_start("decode", NULL);
+    struct helper *h =
+        helper_start("holder", decode->socket_path, prefill->listen, kind_text, NULL);
+    helper_read(h, line, sizeof line, WAIT_MS);
+    CHECK(kill(decode->worker, SIGKILL) == 0, "kill");
+    daemon_wait_worker(decode, 5000);
+    WAIT_FOR(daemon_stat(decode, "rooms_closing") == 1, 5000, "the room was not taken over");
+    CHECK_IS(daemon_stat(decode, "rooms_adopted_total"), 1, "rooms taken over");
+    sleep_us(HOLD_US);
+    CHECK_IS(daemon_stat(decode, "rooms_closing"), 1, "the lease of a living engine");
+    helper_kill(h);
+}
+
+static void cpu_holder_killed_after_worker(void)
+{
+    holder_killed_after_worker(KVF_KIND_CPU);
+    WAIT_FOR(daemon_stat(decode, "proof_engine_gone_total") == 1, 3000, "no proof by its end");
+    WAIT_FOR(daemon_stat(decode, "clients") == 0, 3000, "its memory is held");
+    daemons_stop();
+}
+
+static void gpu_holder_killed_after_worker(void)
+{
+    holder_killed_after_worker(KVF_KIND_GPU);
+    WAIT_FOR(daemon_stat(decode, "rooms_quarantined") == 1, 3000, "no room in quarantine");
+    CHECK_IS(daemon_stat(decode, "proof_engine_gone_total"), 0, "proofs by the engine's end");
+    /* One more worker: it stays what it is, in plain sight. */
+    CHECK(kill(decode->worker, SIGKILL) == 0, "kill");
+    daemon_wait_worker(decode, 5000);
+    WAIT_FOR(daemon_stat(decode, "rooms_quarantined") == 1, 3000, "the quarantine was lost");
+    struct bystander *b = bystander_start(prefill, decode);
+    bystander_stop(b, 20, NULL);
+    daemon_stop(prefill);
+    daemon_signal(decode, SIGTERM);
+    int status = daemon_wait(decode, 8000);
+    CHECK(status == 0 || status == 4, "exit status of a daemon with a quarantine: %d", status);
+}
+
 static void cpu_holder_killed(void)
 {
     int fd = kill_holder(KVF_KIND_CPU);
@@ -356,10 +401,14 @@ int main(int argc, char **argv)
         {"a_lease_outlives_the_handle", released_with_lease, 0},
         {"no_room_is_drained_while_a_thread_holds_a_lease", races, 0},
         {"an_engine_killed_with_a_cpu_lease_is_proven_by_its_end", cpu_holder_killed, 0},
-        {"an_engine_killed_with_a_gpu_lease_leaves_a_quarantine", gpu_holder_killed, 0},
-        {"an_engine_killed_with_a_direct_io_lease_leaves_a_quarantine", direct_io_holder_killed,
-         0},
+        {"h12_an_engine_killed_with_a_gpu_lease_leaves_a_quarantine", gpu_holder_killed, 0},
+        {"h13_an_engine_killed_with_a_direct_io_lease_leaves_a_quarantine",
+         direct_io_holder_killed, 0},
         {"a_lease_outlives_the_worker_and_holds_the_room", worker_killed_with_lease, 0},
+        {"an_engine_killed_after_its_worker_with_a_cpu_lease_is_proven_by_the_next",
+         cpu_holder_killed_after_worker, 0},
+        {"an_engine_killed_after_its_worker_with_a_gpu_lease_leaves_a_quarantine",
+         gpu_holder_killed_after_worker, 0},
         {NULL, NULL, 0}};
     return test_main(argc, argv, cases, roles);
 }

@@ -82,12 +82,15 @@ static const struct option other_options[] = {
     {"help", no_argument, NULL, OPT_HELP},
     {"version", no_argument, NULL, OPT_VERSION},
 };
+/* -h is taken too; every other short option is unknown. */
+static const char short_options[] = ":h";
 #define OTHER_COUNT (sizeof(other_options) / sizeof(other_options[0]))
 
 struct parse {
     struct kvf_options options;
     uint32_t values[NUM_COUNT];
     const char *geometry;
+    bool has_release;
     FILE *err;
 };
 
@@ -273,7 +276,7 @@ static int take_option(struct parse *p, int id, char *text)
                    : refuse(p, "transport", text, "tcp is the only one yet");
     case OPT_RELEASE:
         o->policy_count = 0;
-        o->is_compare = false;
+        p->has_release = true;
         return take_policy(p, "release", text);
     case OPT_COMPARE:
         return take_policies(p, text);
@@ -307,17 +310,28 @@ static int take_option(struct parse *p, int id, char *text)
     case OPT_QUIET:
         o->is_quiet = true;
         return 0;
+    case 'h':
     case OPT_HELP:
         o->is_help = true;
         return 0;
     case OPT_VERSION:
         o->is_version = true;
         return 0;
-    default: /* an int from getopt, no enum: '?' above all, which it has explained */
+    default: /* an int from getopt, no enum */
         return id >= OPT_NUMBERS && id < OPT_NUMBERS + NUM_COUNT
                    ? take_number(p, (enum number_id)(id - OPT_NUMBERS), text)
                    : 2;
     }
+}
+
+/* What getopt could make nothing of. */
+static int refuse_word(struct parse *p, int why, const char *word)
+{
+    fprintf(p->err,
+            why == ':' ? "kvfence-torture: %s needs a value; --help lists the options\n"
+                       : "kvfence-torture: %s is no option of it; --help lists them\n",
+            word);
+    return 2;
 }
 
 static void store_numbers(struct parse *p)
@@ -345,6 +359,11 @@ static int check_together(struct parse *p)
     }
     if (rc != 0) {
         return refuse(p, "geometry", p->geometry, "this plane divisor leaves no plane");
+    }
+    if (p->has_release && o->is_compare) {
+        fprintf(p->err, "kvfence-torture: --release runs one policy and --compare several: "
+                        "give one of the two\n");
+        return 2;
     }
     if (o->lane_window_bytes < o->room_window_bytes) {
         fprintf(p->err,
@@ -378,8 +397,12 @@ int kvf_options_parse(int argc, char **argv, FILE *err, struct kvf_options *ret_
     p.options.lane_window_bytes = UINT64_C(4) << 20;
     kvf_policy_parse("drained", &p.options.policies[0]);
     p.options.policy_count = 1;
-    optind = 1;
-    while ((id = getopt_long(argc, argv, "", table, NULL)) != -1) {
+    optind = 0; /* a fresh start, also for a second parse in one process */
+    opterr = 0;
+    while ((id = getopt_long(argc, argv, short_options, table, NULL)) != -1) {
+        if (id == '?' || id == ':') {
+            return refuse_word(&p, id, argv[optind - 1]);
+        }
         int rc = take_option(&p, id, optarg);
         if (rc != 0) {
             return rc;
@@ -455,7 +478,7 @@ static const char help_text[] =
     "  --time-limit S        give up after S seconds per policy\n"
     "  --keep-logs DIR       keep the daemons' logs there\n"
     "  --kvfenced PATH       the daemon to start. Default: the one beside this program\n"
-    "  --version, --help\n"
+    "  --version, --help (-h)\n"
     "\n"
     "exit status (of a comparison: see below)\n"
     "   0  clean\n"

@@ -129,7 +129,7 @@ static void tally_donor(struct kvf_decode *d, struct kvf_seat *seat)
     atomic_store_explicit(&progress->is_donor, 1, memory_order_relaxed);
     kvf_engine_tally(e, KVF_TALLY_DONORS, 1);
     kvf_engine_tally(e, KVF_TALLY_LANDED_AFTER, landed);
-    if (landed >= page_bytes_of(d)) {
+    if (landed > 0) {
         kvf_engine_tally(e, KVF_TALLY_EXPOSED, 1);
     }
 }

@@ -202,11 +202,12 @@ static void print_terms(FILE *out, const struct kvf_report *report)
                 (double)t->watchdog_us / 1e3, (double)t->kill_us / 1e3);
     }
     if (limit_us > 0) {
-        fprintf(out,
-                "  while nothing fails, p99 should stay under 2 x (window of a lane / its rate "
-                "+ a round "
-                "trip) = %.0f ms\n",
-                (double)limit_us / 1e3);
+        fprintf(
+            out,
+            "  for comparison, not judged: 2 x (window of a lane / its rate + a round trip) "
+            "= %.0f ms;\n  a p99 above it means that daemons or engines had to wait for a "
+            "CPU\n",
+            (double)limit_us / 1e3);
     }
 }
 
@@ -234,7 +235,7 @@ void kvf_report_table(FILE *out, const struct kvf_report *report)
     print_tally(out, report, "  failed although nobody aborted them",
                 KVF_TALLY_UNPLANNED_FAILURES, 1);
     print_tally(out, report, "reuse probes of donors' pages", KVF_TALLY_PROBES, 1);
-    print_tally(out, report, "  exposed: a page landed after the abort", KVF_TALLY_EXPOSED, 1);
+    print_tally(out, report, "  exposed: bytes landed after the abort", KVF_TALLY_EXPOSED, 1);
     print_tally(out, report, "  FOREIGN: the new owner's canary was hit", KVF_TALLY_FOREIGN, 1);
     print_tally(out, report, "  foreign in probes of other aborted rooms",
                 KVF_TALLY_OTHER_FOREIGN, 1);

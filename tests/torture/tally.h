@@ -20,7 +20,7 @@
     X(ABORTS_BY_SOURCE, "aborts_by_source")                                                    \
     X(ABORTS_BY_BOTH, "aborts_by_both")                                                        \
     X(PROBES, "reuse_probes")                                                                  \
-    X(EXPOSED, "probes_exposed")   /* donors of which a page landed after the abort */         \
+    X(EXPOSED, "probes_exposed")   /* donors of which bytes landed after the abort */          \
     X(FOREIGN, "foreign_canaries") /* donors' probes in which a canary did not stay */         \
     X(FOREIGN_BYTES, "foreign_bytes")                                                          \
     X(FOREIGN_OWNED, "foreign_bytes_of_the_donor") /* that are the donor's own pattern */      \

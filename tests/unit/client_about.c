@@ -83,32 +83,6 @@ Test(client_about, null_is_refused_where_none_is_allowed)
     world_end(&w);
 }
 
-Test(client_about, group_of_one_is_taken_and_of_several_is_not)
-{
-    struct world w;
-    world_begin(&w);
-    const char *members[] = {"127.0.0.1:1", "127.0.0.1:2"};
-    struct kvf_group_opts o = {
-        .size_bytes = sizeof o, .rank = 0, .members = members, .member_count = 2};
-    uint32_t group = 9;
-    cr_assert_eq(kvf_group_register(w.client, &o, &group), -KVF_E_GROUP_UNSUPPORTED);
-    o.rank = 2;
-    cr_assert_eq(kvf_group_register(w.client, &o, &group), -KVF_E_OPTION);
-    o.member_count = 0;
-    cr_assert_eq(kvf_group_register(w.client, &o, &group), -KVF_E_OPTION);
-    cr_assert_eq(group, 9);
-    o = (struct kvf_group_opts){.size_bytes = sizeof o, .members = members, .member_count = 1};
-    cr_assert_eq(kvf_group_register(w.client, &o, &group), 0);
-    struct kvf_source_opts source = {
-        .size_bytes = sizeof source, .region = w.memory.region, .group = group};
-    kvf_room room;
-    cr_assert_eq(kvf_open_source(w.client, &source, &room), 0);
-    cr_assert_eq(world_pop(&w).group, 0, "one rank waits for nobody");
-    source.group = group + 1;
-    cr_assert_eq(kvf_open_source(w.client, &source, &room), -KVF_E_GROUP_UNSUPPORTED);
-    world_end(&w);
-}
-
 Test(client_about, daemon_info_tells_bounds_and_epoch)
 {
     struct world w;

@@ -124,7 +124,7 @@ Test(client_gone, external_lease_that_is_out_holds_the_room_until_it_is_back)
     world_end(&w);
 }
 
-Test(client_gone, room_is_judged_by_its_own_workers_end_and_no_other)
+Test(client_gone, h32_room_is_judged_by_its_own_workers_end_and_no_other)
 {
     struct world w;
     world_begin_with(&w, 8, 32, 0);

@@ -207,7 +207,7 @@ Test(client_open, refuses_each_bad_option_with_its_own_code)
     expect_refused(&w, &o, -KVF_E_PEER_COUNT);
     o = good_sink(&w);
     o.group = 1;
-    expect_refused(&w, &o, -KVF_E_GROUP_UNSUPPORTED);
+    expect_refused(&w, &o, -KVF_E_UNKNOWN_GROUP);
     world_end(&w);
 }
 
@@ -513,7 +513,7 @@ Test(client_open, source_options_are_checked)
     cr_assert_eq(kvf_open_source(w.client, &o, &room), -KVF_E_PEER_COUNT);
     o = good;
     o.group = 1;
-    cr_assert_eq(kvf_open_source(w.client, &o, &room), -KVF_E_GROUP_UNSUPPORTED);
+    cr_assert_eq(kvf_open_source(w.client, &o, &room), -KVF_E_UNKNOWN_GROUP);
     o = good;
     o.size_bytes = 8;
     cr_assert_eq(kvf_open_source(w.client, &o, &room), -KVF_E_OPTION);

@@ -80,6 +80,20 @@ Test(client_submit, count_of_a_drained_room_does_not_block_the_next_sink)
     world_end(&w);
 }
 
+Test(client_submit, release_keeps_the_pages_of_a_room_that_is_not_drained_lent)
+{
+    struct world w;
+    world_begin(&w);
+    kvf_room room = world_source(&w);
+    cr_assert_eq(world_submit(&w, room, 3, 4, 0, KVF_LAST_PIECE), 0);
+    fake_open(&w.fake, room, KVF_STATE_TRANSFERRING);
+    cr_assert_eq(kvf_release(w.client, room), 0);
+    cr_assert_eq(world_is_idle(&w, 3), 0);
+    fake_fail(&w.fake, room, KVF_PROOF_SOURCE_IDLE, KVF_E_ABORTED);
+    cr_assert_eq(world_is_idle(&w, 3), 1);
+    world_end(&w);
+}
+
 Test(client_submit, positions_are_submitted_once_and_within_the_grant)
 {
     struct world w;
@@ -107,6 +121,7 @@ Test(client_submit, positions_are_submitted_once_and_within_the_grant)
     w.fake.own.rooms[fake_slot(room)].total_pages = 24;
     fake_open(&w.fake, room, KVF_STATE_WAITING_FOR_INPUT);
     cr_assert_eq(world_submit(&w, room, 0, 3, 22, 0), -KVF_E_PIECE_RANGE);
+    cr_assert_eq(world_submit(&w, room, 0, 1, 21, 0), -KVF_E_PIECE_OVERLAP);
     cr_assert_eq(world_submit(&w, room, 0, 2, 22, KVF_LAST_PIECE), 0);
     cr_assert_eq(world_submit(&w, room, 0, 1, 22, 0), -KVF_E_PIECES_CLOSED);
     world_end(&w);

@@ -161,7 +161,7 @@ static void *release_once(void *arg)
     return NULL;
 }
 
-Test(client_threads, two_threads_that_release_one_room_undo_its_counts_once)
+Test(client_threads, h10_two_threads_that_release_one_room_undo_its_counts_once)
 {
     struct world w;
     world_begin(&w);

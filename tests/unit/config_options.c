@@ -141,7 +141,8 @@ Test(config_options, unknown_missing_and_surplus_words_are_refused)
 {
     expect_refused("--nope", "--nope: unknown option");
     expect_refused("--lane 1", "unknown option");
-    expect_refused("lanes", "unknown option");
+    expect_refused("lanes", "takes options only");
+    expect_refused("-x", "-x: unknown option");
     expect_refused("--", "unknown option");
     expect_refused("--lanes", "needs a value");
     expect_refused("--check=yes", "takes no value");
@@ -202,6 +203,8 @@ Test(config_options, help_and_version_work_without_a_valid_rest)
     unsetenv("KVFENCE_RUN_DIR");
     cr_assert_eq(parse("--listen 1.2.3.4:5 --help"), 0, "%s", error);
     cr_assert(config.is_help);
+    cr_assert_eq(parse("-h"), 0, "%s", error);
+    cr_assert(config.is_help);
     cr_assert_eq(parse("--version"), 0, "%s", error);
     cr_assert(config.is_version);
 }
@@ -234,6 +237,28 @@ Test(config_options, the_printed_configuration_reads_back_as_itself)
     while (--argc > 0) {
         free(argv[argc]);
     }
+}
+
+static bool has_line(const char *wanted)
+{
+    char line[256];
+    for (uint32_t i = 0; kvf_config_line(&config, i, line, sizeof(line)) != NULL; i++) {
+        if (strcmp(line, wanted) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+Test(config_options, the_printed_configuration_is_the_effective_one)
+{
+    cr_assert_eq(parse("--lane-rate 10 --room-window 2M"), 0);
+    cr_assert(has_line("lane-window = 1250000   (asked 4M)"));
+    cr_assert(has_line("room-window = 1250000   (asked 2M)"));
+    cr_assert(has_line("lane-rate = 10"));
+    cr_assert_eq(parse("--room-window 8M"), 0);
+    cr_assert(has_line("lane-window = 4M"));
+    cr_assert(has_line("room-window = 4M   (asked 8M)"));
 }
 
 Test(config_options, the_lane_window_is_held_under_a_quarter_of_the_cooperative_deadline)

@@ -173,7 +173,7 @@ static void dump_kvf_room_shm(void)
     FIELD(kvf_room_shm, total_pages);
     FIELD(kvf_room_shm, unproven);
     FIELD(kvf_room_shm, close_to_drained_ns);
-    FIELD(kvf_room_shm, pad_);
+    FIELD(kvf_room_shm, group_waits);
     END(kvf_room_shm);
 }
 
@@ -184,6 +184,9 @@ static void dump_kvf_intent_shm(void)
     FIELD(kvf_intent_shm, epoch);
     FIELD(kvf_intent_shm, abort_cell);
     FIELD(kvf_intent_shm, lease_word);
+    FIELD(kvf_intent_shm, key);
+    FIELD(kvf_intent_shm, group);
+    FIELD(kvf_intent_shm, pad0_);
     FIELD(kvf_intent_shm, pad_);
     END(kvf_intent_shm);
 }
@@ -236,6 +239,38 @@ static void dump_kvf_region_req(void)
     FIELD(kvf_region_req, memory_bytes);
     FIELD(kvf_region_req, planes);
     END(kvf_region_req);
+}
+
+static void dump_kvf_group_key_shm(void)
+{
+    BEGIN(kvf_group_key_shm);
+    FIELD(kvf_group_key_shm, key);
+    FIELD(kvf_group_key_shm, group);
+    FIELD(kvf_group_key_shm, pad_);
+    END(kvf_group_key_shm);
+}
+
+static void dump_kvf_group_req(void)
+{
+    BEGIN(kvf_group_req);
+    FIELD(kvf_group_req, h);
+    FIELD(kvf_group_req, group);
+    FIELD(kvf_group_req, rank);
+    FIELD(kvf_group_req, group_id);
+    FIELD(kvf_group_req, member_count);
+    FIELD(kvf_group_req, pad_);
+    FIELD(kvf_group_req, members);
+    END(kvf_group_req);
+}
+
+static void dump_kvf_group_skip_req(void)
+{
+    BEGIN(kvf_group_skip_req);
+    FIELD(kvf_group_skip_req, h);
+    FIELD(kvf_group_skip_req, group);
+    FIELD(kvf_group_skip_req, pad_);
+    FIELD(kvf_group_skip_req, key);
+    END(kvf_group_skip_req);
 }
 
 static void dump_kvf_attach_rep(void)
@@ -331,6 +366,7 @@ static void dump_layout_numbers(void)
     NUMBER(KVF_SECTION_CLIENT_LINES);
     NUMBER(KVF_SECTION_DIRTY);
     NUMBER(KVF_SECTION_EVENT_RING);
+    NUMBER(KVF_SECTION_GROUP_KEYS);
     NUMBER(KVF_SECTION_COUNT);
     NUMBER(KVF_CMD_OPEN_SINK);
     NUMBER(KVF_CMD_OPEN_SOURCE);
@@ -486,21 +522,28 @@ static void dump_codes_numbers(void)
     NUMBER(KVF_E_LIMIT_RANGE);
     NUMBER(KVF_E_LEASE_CLOSED);
     NUMBER(KVF_E_LEASE_KIND);
+    NUMBER(KVF_E_UNKNOWN_GROUP);
+    NUMBER(KVF_E_GROUP_MEMBERS);
+    NUMBER(KVF_E_GROUPS_FULL);
+    NUMBER(KVF_E_GROUP_RANK_TAKEN);
+    NUMBER(KVF_E_GROUP_CLOSED);
+    NUMBER(KVF_E_GROUP_TOMBSTONES);
     NUMBER(KVF_E_LAST);
 }
 
 static int dump(FILE *to)
 {
     static void (*const parts[])(void) = {
-        dump_kvf_section_shm,   dump_kvf_segment_shm,   dump_kvf_cmd_shm,
-        dump_kvf_addr_shm,      dump_kvf_writer_shm,    dump_kvf_run_shm,
-        dump_kvf_open_shm,      dump_kvf_room_shm,      dump_kvf_intent_shm,
-        dump_kvf_event_shm,     dump_kvf_attach_header, dump_kvf_attach_req,
-        dump_kvf_region_req,    dump_kvf_attach_rep,    dump_kvf_stats_name_shm,
-        dump_kvf_histogram_shm, dump_kvf_stats_shm,     dump_kvf_ledger_shm,
-        dump_layout_numbers,    dump_room_word_numbers, dump_lease_word_numbers,
-        dump_ledger_numbers,    dump_spsc_numbers,      dump_stats_numbers,
-        dump_attach_numbers,    dump_codes_numbers,
+        dump_kvf_section_shm,    dump_kvf_segment_shm,   dump_kvf_cmd_shm,
+        dump_kvf_addr_shm,       dump_kvf_writer_shm,    dump_kvf_run_shm,
+        dump_kvf_open_shm,       dump_kvf_room_shm,      dump_kvf_intent_shm,
+        dump_kvf_event_shm,      dump_kvf_attach_header, dump_kvf_attach_req,
+        dump_kvf_region_req,     dump_kvf_attach_rep,    dump_kvf_stats_name_shm,
+        dump_kvf_histogram_shm,  dump_kvf_stats_shm,     dump_kvf_ledger_shm,
+        dump_layout_numbers,     dump_room_word_numbers, dump_lease_word_numbers,
+        dump_ledger_numbers,     dump_spsc_numbers,      dump_stats_numbers,
+        dump_attach_numbers,     dump_codes_numbers,     dump_kvf_group_req,
+        dump_kvf_group_skip_req, dump_kvf_group_key_shm,
     };
     out = to;
     fprintf(out, "layout %u.%u\n", KVF_LAYOUT_MAJOR, KVF_LAYOUT_MINOR);

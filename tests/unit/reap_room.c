@@ -79,7 +79,7 @@ Test(reap_room, an_open_room_is_drained_by_the_workers_end)
     cr_assert_eq(atomic_load(&segment.rooms[3].reason), KVF_E_WORKER_GONE);
 }
 
-Test(reap_room, an_open_that_was_taken_off_the_ring_and_never_answered_is_drained_too)
+Test(reap_room, h35_an_open_that_was_taken_off_the_ring_and_never_answered_is_drained_too)
 {
     set_word(3, 6, KVF_PHASE_DRAINED, KVF_PROOF_LANDED);
     intend(3, 7);
@@ -87,7 +87,7 @@ Test(reap_room, an_open_that_was_taken_off_the_ring_and_never_answered_is_draine
     expect_drained(3, 7, KVF_PROOF_WORKER_GONE);
 }
 
-Test(reap_room, a_word_already_drained_at_that_generation_is_never_written_over)
+Test(reap_room, h30_a_word_already_drained_at_that_generation_is_never_written_over)
 {
     intend(3, 7);
     set_word(3, 7, KVF_PHASE_DRAINED, KVF_PROOF_LANDED);
@@ -124,7 +124,7 @@ Test(reap_room, a_lease_holds_the_room_until_it_is_returned)
     expect_drained(3, 7, KVF_PROOF_WORKER_GONE);
 }
 
-Test(reap_room, the_engines_end_proves_leases_of_kind_cpu_and_no_others)
+Test(reap_room, h13_the_engines_end_proves_leases_of_kind_cpu_and_no_others)
 {
     intend(3, 7);
     intend(4, 7);
@@ -156,4 +156,59 @@ Test(reap_room, an_open_that_a_closed_client_left_unread_was_never_posted)
     cr_assert_eq(atomic_load(&segment.rooms[3].reason), KVF_E_CLIENT_DROPPED);
     kvf_reap_unread(&segment, 4, KVF_E_CLIENT_DROPPED);
     cr_assert_not(kvf_word_is_drained(word_of(4)));
+}
+
+/* ---- groups: drained by the same proof, and not shown as failed before the other ranks are heard ------ */
+
+static void intend_in_group(uint32_t slot, uint64_t generation)
+{
+    atomic_store(&segment.intents[slot].group, 3);
+    atomic_store(&segment.intents[slot].key, 0xabc);
+    intend(slot, generation);
+}
+
+static void expect_waiting(uint32_t slot, uint64_t generation, enum kvf_proof proof)
+{
+    uint64_t word = word_of(slot);
+    cr_assert_eq(kvf_word_generation(word), generation);
+    cr_assert(kvf_word_is_drained(word));
+    cr_assert_eq(kvf_word_poll(word), KVF_STATE_TRANSFERRING);
+    cr_assert_neq(word & KVF_WORD_GROUP_WAITS, 0);
+    cr_assert_eq(kvf_word_outcome(word), KVF_OUTCOME_FAILED);
+    cr_assert_eq(kvf_word_proof(word), proof);
+    cr_assert_eq(atomic_load(&segment.rooms[slot].group_waits), 0, "nobody knows yet");
+}
+
+Test(reap_room, a_room_of_a_group_is_drained_and_waits_for_the_next_worker)
+{
+    atomic_store(&segment.rooms[4].group_waits, 0x6); /* of an earlier generation */
+    intend_in_group(4, 7);
+    set_word(4, 7, KVF_PHASE_OPEN, KVF_PROOF_NONE);
+    cr_assert_eq(kvf_reap_room(&segment, 4, false, NULL), KVF_REAP_WORKER_GONE);
+    expect_waiting(4, 7, KVF_PROOF_WORKER_GONE);
+    cr_assert_eq(kvf_reap_room(&segment, 4, false, NULL), KVF_REAP_NOTHING, "told once");
+    expect_waiting(4, 7, KVF_PROOF_WORKER_GONE);
+}
+
+Test(reap_room, a_lease_on_a_room_of_a_group_holds_it_and_the_engines_end_proves_it)
+{
+    intend_in_group(5, 7);
+    cr_assert_eq(kvf_lease_take(&segment.intents[5].lease_word, 7, KVF_LEASE_CPU), 0);
+    cr_assert_eq(kvf_reap_room(&segment, 5, false, NULL), KVF_REAP_LEASED);
+    cr_assert_eq(kvf_word_phase(word_of(5)), KVF_PHASE_CLOSING);
+    cr_assert_eq(word_of(5) & KVF_WORD_GROUP_WAITS, 0);
+    cr_assert_eq(kvf_reap_room(&segment, 5, true, NULL), KVF_REAP_ENGINE_GONE);
+    expect_waiting(5, 7, KVF_PROOF_ENGINE_GONE);
+}
+
+Test(reap_room, an_unread_open_of_a_group_waits_too)
+{
+    intend_in_group(6, 7);
+    kvf_reap_unread(&segment, 6, KVF_E_CLIENT_DROPPED);
+    expect_waiting(6, 7, KVF_PROOF_NEVER_POSTED);
+    /* The slot's next room has no group. */
+    atomic_store(&segment.intents[6].group, 0);
+    intend(6, 8);
+    kvf_reap_unread(&segment, 6, KVF_E_CLIENT_DROPPED);
+    expect_drained(6, 8, KVF_PROOF_NEVER_POSTED);
 }

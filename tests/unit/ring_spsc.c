@@ -67,7 +67,7 @@ static const uint64_t starts[] = {0, (UINT64_C(1) << 32) - 3, UINT64_MAX - 2,
                                   (UINT64_C(1) << 63) - 3};
 #define START_COUNT (sizeof starts / sizeof starts[0])
 
-Test(ring_spsc, commands_come_out_once_in_order_across_every_wrap)
+Test(ring_spsc, i6_commands_come_out_once_in_order_across_every_wrap)
 {
     for (size_t s = 0; s < START_COUNT; s++) {
         for (uint32_t slot_count = 2; slot_count <= SLOTS_MAX; slot_count *= 2) {
@@ -146,7 +146,7 @@ Test(ring_spsc, a_batch_is_cut_at_what_fits_and_at_what_waits)
 
 /* A producer that dies between its payload and the sequence number: the consumer sees an empty ring, and
  * the next producer writes over the remains. */
-Test(ring_spsc, what_a_torn_producer_wrote_is_invisible)
+Test(ring_spsc, i1_what_a_torn_producer_wrote_is_invisible)
 {
     struct ring ring;
     ring_init(&ring, 4, 0);
@@ -164,6 +164,27 @@ Test(ring_spsc, what_a_torn_producer_wrote_is_invisible)
     kvf_spsc_producer_init(&ring.producer, ring.slots, 4, producer_pos);
     cr_assert_eq(push_one(&ring, 1), 1);
     expect_pop(&ring, 1);
+}
+
+/* A producer that is stopped, not dead, inside a push, for as long as it likes: its ring is its own, so the
+ * others' are served, and its command comes out once when it goes on. */
+Test(ring_spsc, i2_a_producer_stopped_inside_a_push_holds_up_its_own_ring_alone)
+{
+    static struct ring stopped;
+    static struct ring other;
+    ring_init(&stopped, 4, 0);
+    ring_init(&other, 4, 0);
+    struct slot half = slot_make(0);
+    memcpy(stopped.slots[0].words, half.words, sizeof half.words / 2);
+    for (uint64_t i = 0; i < 1000; i++) {
+        struct slot out;
+        cr_assert_eq(kvf_spsc_pop(&stopped.consumer, &out, 1), 0);
+        cr_assert_eq(push_one(&other, i), 1);
+        expect_pop(&other, i);
+    }
+    cr_assert_eq(push_one(&stopped, 0), 1); /* the rest of the same push */
+    expect_pop(&stopped, 0);
+    cr_assert_eq(kvf_spsc_is_pending(&stopped.consumer), 0);
 }
 
 Test(ring_spsc, recover_finds_both_positions_at_every_fill_and_wrap)

@@ -189,6 +189,53 @@ Test(stat_table, shows_known_numbers_in_rows_and_unknown_ones_under_other)
     stat_dir_remove(&dir);
 }
 
+static struct kvf_stat_daemon *daemon_with(const char *const *names, const uint64_t *values,
+                                           uint32_t n)
+{
+    struct kvf_stat_daemon *daemon = calloc(1, sizeof *daemon);
+
+    cr_assert_not_null(daemon);
+    daemon->copy = calloc(1, sizeof(struct kvf_stats_shm));
+    cr_assert_not_null(daemon->copy);
+    (void)snprintf(daemon->name, sizeof daemon->name, "gpu0");
+    (void)snprintf(daemon->version, sizeof daemon->version, "9.8.7");
+    for (uint32_t i = 0; i < n; i++) {
+        struct kvf_stat_entry *entry = &daemon->entries[daemon->entry_count++];
+        entry->kind = KVF_STATS_GAUGE;
+        entry->value = values[i];
+        (void)snprintf(entry->name, sizeof entry->name, "%s", names[i]);
+    }
+    return daemon;
+}
+
+/* Whom an operator has to look after, in one line; and no line where no group ever had a word to say. */
+Test(stat_table, names_the_rank_that_is_waited_for)
+{
+    static const char *const names[] = {"group_rooms_waiting",
+                                        "group_waits_id",
+                                        "group_waits_rank",
+                                        "group_messages_sent_total",
+                                        "group_tombstones",
+                                        "group_messages_stale_total",
+                                        "group_messages_received_total",
+                                        "rooms_closed_by_group_total"};
+    static const uint64_t busy[] = {12, 0x9a0e, 3, 5, 0, 0, 4, 11};
+    static const uint64_t quiet[8] = {0};
+    struct kvf_stat_daemon *daemon = daemon_with(names, busy, 8);
+    char *text = to_table(daemon);
+
+    expect_in(text,
+              "  group       12 rooms wait, the oldest for rank 3 of group 9a0e   messages");
+    cr_assert_null(strstr(text, "\n  other"), "%s", text);
+    free(text);
+    kvf_stat_free(daemon);
+    daemon = daemon_with(names, quiet, 8);
+    text = to_table(daemon);
+    cr_assert_null(strstr(text, "group"), "%s", text);
+    free(text);
+    kvf_stat_free(daemon);
+}
+
 /* Every number at its largest, many unknown names, the longest texts. */
 Test(stat_table, never_leaves_its_columns)
 {
@@ -231,6 +278,23 @@ Test(stat_table, never_leaves_its_columns)
         }
     }
     cr_assert_geq(shown, 40, "every unknown name is shown, not only the first row's");
+    free(text);
+    kvf_stat_free(daemon);
+}
+
+/* A daemon measures in whole microseconds: what it took for 0 did take something. */
+Test(stat_table, a_measured_zero_is_under_one_microsecond)
+{
+    static const char *const names[] = {"abort_to_drained_us"};
+    static const uint64_t none[] = {0};
+    struct kvf_histogram_shm histogram = {.count = 4};
+    struct kvf_stat_daemon *daemon = daemon_with(names, none, 1);
+
+    histogram.buckets[0] = 4;
+    daemon->entries[0].kind = KVF_STATS_HISTOGRAM;
+    daemon->entries[0].histogram = &histogram;
+    char *text = to_table(daemon);
+    expect_in(text, "p50 under 1 us   p99 under 1 us   max under 1 us   of 4");
     free(text);
     kvf_stat_free(daemon);
 }

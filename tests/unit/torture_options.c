@@ -80,6 +80,11 @@ Test(options, what_is_out_of_range_is_refused_with_a_sentence)
     refused("--pages-max 15");
     refused("--release soon");
     refused("--release timer:");
+    refused("--release drained --compare early,drained");
+    refused("--compare early,drained --release drained");
+    refused("--nope");
+    refused("-x");
+    refused("--seed");
     refused("--release timer:60001");
     refused("--compare early,,drained");
     refused("--compare early,early,early,early,early,early,early,early,early");

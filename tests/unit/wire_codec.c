@@ -49,6 +49,7 @@ union any {
     struct kvf_wire_abort abort;
     struct kvf_wire_ended ended;
     struct kvf_wire_ping ping;
+    struct kvf_wire_group group;
     struct kvf_wire_grant grant;
 };
 static struct kvf_wire_run runs[KVF_WIRE_RUNS_PER_FRAME];
@@ -141,6 +142,19 @@ static void make_ping(union any *m)
     m->ping.seq = rnd();
 }
 
+static void make_group(union any *m)
+{
+    uint32_t is_answer = below(2);
+    uint32_t from = below(KVF_GROUP_MEMBERS_MAX);
+    m->group = (struct kvf_wire_group){
+        .group_id = rnd() | 1u,
+        .key = rnd(),
+        .from_rank = from,
+        .to_rank = (from + 1 + below(KVF_GROUP_MEMBERS_MAX - 1)) % KVF_GROUP_MEMBERS_MAX,
+        .state = (uint8_t)(KVF_GROUP_CLOSED + below(is_answer != 0 ? 3 : 2)),
+        .is_answer = (uint8_t)is_answer};
+}
+
 static void make_grant(union any *m)
 {
     struct kvf_wire_grant *g = &m->grant;
@@ -185,6 +199,7 @@ PUT_GET(decline)
 PUT_GET(abort)
 PUT_GET(ended)
 PUT_GET(ping)
+PUT_GET(group)
 
 static int put_pong(unsigned char *out, size_t cap, uint32_t seq, const union any *m)
 {
@@ -224,6 +239,7 @@ static const struct message {
     {"lane", KVF_WIRE_LANE, sizeof(struct kvf_wire_lane), make_lane, put_lane, get_lane},
     {"ping", KVF_WIRE_PING, sizeof(struct kvf_wire_ping), make_ping, put_ping, get_ping},
     {"pong", KVF_WIRE_PONG, sizeof(struct kvf_wire_ping), make_ping, put_pong, get_ping},
+    {"group", KVF_WIRE_GROUP, sizeof(struct kvf_wire_group), make_group, put_group, get_group},
 };
 #define MESSAGES (sizeof(messages) / sizeof(messages[0]))
 
@@ -416,6 +432,17 @@ Test(wire, fields_out_of_range_are_refused)
         assert_refused(&messages[8], 36, 4, 1); /* reserved */
         assert_refused(ended, 0, 8, 0);
         assert_refused(ended, 12, 4, 1u << KVF_LANES_MAX);
+        const struct message *group = &messages[11];
+        assert_refused(group, 0, 8, 0); /* no id */
+        assert_refused(group, 16, 4, KVF_GROUP_MEMBERS_MAX);
+        assert_refused(group, 20, 4, KVF_GROUP_MEMBERS_MAX);
+        assert_refused(group, 20, 4, UINT32_MAX);
+        assert_refused(group, 16, 8, UINT64_C(5) << 32 | 5); /* a rank that asks itself */
+        assert_refused(group, 24, 1, 0);                     /* states */
+        assert_refused(group, 24, 1, KVF_GROUP_NEVER_OPENED + 1);
+        assert_refused(group, 24, 2, KVF_GROUP_NEVER_OPENED); /* as a question */
+        assert_refused(group, 25, 1, 2);
+        assert_refused(group, 26, 2, 1); /* reserved */
         assert_refused(&messages[4], 0, 8, 0);
         assert_refused(&messages[5], 0, 8, 0);
     }

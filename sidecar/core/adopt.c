@@ -1,0 +1,55 @@
+/* Rooms of an earlier worker of the same supervisor, taken over with their client's segment.
+ *
+ * The earlier worker's end proved all it had lent. What is left of such a room is what that end could not
+ * prove: external leases of its engine, and the word of other ranks. It has no pages, grants or pieces
+ * here; it waits at the same gate as every other room. */
+#include "sidecar/core/internal.h"
+
+#include <errno.h>
+
+int kvf_core_adopt(struct kvf_core *core, uint64_t now_ns, const struct kvf_core_adopt *adopt)
+{
+    if (adopt->client >= core->limits.clients_max || !core->clients[adopt->client].is_used ||
+        adopt->slot >= core->clients[adopt->client].rooms_max) {
+        return -KVF_E_UNKNOWN_ROOM;
+    }
+    uint32_t room = kvf_room_idx(core, adopt->client, adopt->slot);
+    struct kvf_room_rec *r = &core->rooms[room];
+    if (r->phase != KVF_PHASE_FREE) {
+        return -KVF_E_SLOT_IN_USE;
+    }
+    if (adopt->generation == 0 || adopt->generation > KVF_GENERATION_MAX) {
+        return -KVF_E_STALE_ROOM;
+    }
+    bool is_success = adopt->is_drained && adopt->outcome == KVF_OUTCOME_SUCCESS;
+    *r = (struct kvf_room_rec){
+        .generation = adopt->generation,
+        .key = adopt->key,
+        .closed_ns = now_ns,
+        .close_to_drained_ns = adopt->close_to_drained_ns,
+        .placed_bytes = adopt->placed_bytes,
+        .total_bytes = adopt->total_bytes,
+        .page_count = adopt->total_pages,
+        .reason = adopt->reason,
+        .detail = adopt->detail,
+        .role = KVF_ROLE_SINK, /* it holds nothing, so either would do */
+        .phase = KVF_PHASE_DRAINED,
+        .outcome = is_success ? KVF_OUTCOME_SUCCESS : KVF_OUTCOME_FAILED,
+        .proof = KVF_PROOF_WORKER_GONE,
+        .run_block = KVF_RUNS_NONE,
+        .group = adopt->group <= KVF_GROUPS_PER_CLIENT_MAX ? adopt->group : 0,
+        .is_group_settled = adopt->is_drained && (is_success || adopt->is_group_settled)};
+    if (adopt->is_drained) {
+        bool is_proof = adopt->proof > KVF_PROOF_NONE && adopt->proof < KVF_PROOF_COUNT;
+        r->proof = is_proof ? adopt->proof : KVF_PROOF_WORKER_GONE;
+        r->are_leases_idle = true;
+        r->is_visible = is_success;
+    } else {
+        core->clients[adopt->client].undrained++;
+        kvf_count(core, KVF_COUNT_ROOMS_ADOPTED);
+        kvf_room_set_phase(core, room, KVF_PHASE_CLOSING);
+        kvf_list_push(&core->leases_close, room);
+    }
+    kvf_group_join(core, now_ns, room);
+    return 0;
+}
