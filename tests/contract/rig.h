@@ -86,6 +86,12 @@ struct rig_kind {
     const char *name;
     const struct kvf_transport_ops *ops;
     bool has_streams; /* squeeze and cut make sense */
+    /* What a kind cannot promise by its nature, and why; NULL: it can. A test of it is skipped with that
+     * reason, or leaves the one check out. */
+    const char *asks_no_place;   /* T4: the sink's side is asked before every receive */
+    const char *calls_none_back; /* posts that were not started can be detached */
+    const char *faults_never;    /* T7: memory that is gone is found out */
+    const char *hears_no_end;    /* the sink is told when the source ends a lane */
     /* Makes end->transport for this end's host. */
     int (*end_create)(struct rig *rig, struct rig_end *end,
                       const struct kvf_transport_host *host);
@@ -146,6 +152,9 @@ uint32_t rig_count(const struct rig_end *end, enum rig_event_kind kind);
 const struct rig_event *rig_last(const struct rig_end *end, enum rig_event_kind kind);
 
 extern const struct rig_kind rig_tcp_kind;
+/* The simulator's doubles: of tcp, and of RC verbs. */
+extern const struct rig_kind rig_sim_kind;
+extern const struct rig_kind rig_sim_nic_kind;
 /* tcp's accepted descriptor of a lane, for tests that shrink its buffers; owned by the transport. */
 int rig_tcp_source_fd(struct rig *rig, uint32_t lane);
 

@@ -20,6 +20,13 @@ static struct rig *rig_with_pages(const struct rig_kind *kind, uint32_t pages, u
     return rig;
 }
 
+static void skip_if(const char *reason)
+{
+    if (reason != NULL) {
+        cr_skip_test("%s", reason);
+    }
+}
+
 static void assert_each_completed_once(const struct rig *rig)
 {
     for (uint32_t i = 0; i < rig->source.posted_count; i++) {
@@ -90,6 +97,7 @@ void contract_t1_every_post_completes_once_through_a_fence(const struct rig_kind
 
 void contract_t1_every_post_completes_once_through_a_detach(const struct rig_kind *kind)
 {
+    skip_if(kind->calls_none_back);
     struct rig *rig = rig_with_pages(kind, 256, 16);
     rig_grant(rig, 2, 0, 0, 256);
     post_until_stuck(rig, 9, 1, 256);
@@ -114,6 +122,7 @@ void contract_t1_every_post_completes_once_through_a_detach(const struct rig_kin
  * beside it is not touched. */
 void contract_t1_every_post_completes_once_through_a_read_fault(const struct rig_kind *kind)
 {
+    skip_if(kind->faults_never);
     struct rig *rig = rig_with_pages(kind, 64, 16);
     rig_region(rig, 1, 64, 16, kv_planes, 1, 0);
     rig_grant(rig, 2, 1, 0, 64);
@@ -148,6 +157,7 @@ void contract_t1_every_post_completes_once_through_a_read_fault(const struct rig
 /* Posts so small that the kernel copies several at once: its answer does not say which one faulted. */
 void contract_t1_a_read_fault_blames_its_own_post(const struct rig_kind *kind)
 {
+    skip_if(kind->faults_never);
     static const uint32_t small[] = {64};
     for (uint32_t ahead = 0; ahead < 5; ahead++) {
         struct rig *rig = rig_with_pages(kind, 64, 1);
@@ -229,6 +239,7 @@ void contract_t1_a_full_queue_refuses_and_recovers(const struct rig_kind *kind)
     cr_assert(kind->ops->can_post(rig->source.transport, 0));
     rig_mark(rig, 0, 9, 1, KVF_LANE_END);
     cr_assert(rig_until(rig, rig_markers_seen, 1));
+    cr_assert(rig_until(rig, rig_all_completed, 0)); /* of a NIC: behind the marker's ACK */
     assert_each_completed_once(rig);
     rig_destroy(rig);
 }
@@ -236,6 +247,7 @@ void contract_t1_a_full_queue_refuses_and_recovers(const struct rig_kind *kind)
 /* Nothing moves on the lane, so room in the queue can only come from the detach itself. */
 void contract_t1_a_detach_makes_room_at_once(const struct rig_kind *kind)
 {
+    skip_if(kind->calls_none_back);
     struct rig *rig = rig_with_pages(kind, 256, 16);
     rig_grant(rig, 2, 0, 0, 256);
     post_until_stuck(rig, 9, 1, 256);
@@ -371,7 +383,7 @@ void contract_t3_nothing_is_read_from_pages_after_the_source_fenced(const struct
         }
         cr_assert_lt(run, 64, "bytes of the next tenant at %zu", i);
     }
-    cr_assert_eq(rig->sink.lost_count, 1);
+    cr_assert_eq(rig->sink.lost_count, kind->hears_no_end == NULL ? 1 : 0);
     rig_destroy(rig);
 }
 

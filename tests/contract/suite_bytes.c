@@ -11,6 +11,13 @@
 
 static const uint32_t kv_planes[] = {4096};
 
+static void skip_if(const char *reason)
+{
+    if (reason != NULL) {
+        cr_skip_test("%s", reason);
+    }
+}
+
 static double seconds(void)
 {
     struct timespec ts;
@@ -24,6 +31,7 @@ static double seconds(void)
  * says scratch, the pages belong to somebody else: canaries go in, and have to stay. */
 void contract_t4_a_closed_grant_gets_not_one_byte_more(const struct rig_kind *kind)
 {
+    skip_if(kind->asks_no_place);
     for (uint64_t limit = 1; limit < 200000; limit = limit * 3 + 1) {
         struct rig_options options = rig_defaults();
         options.config.turn_bytes_max = 3000; /* several turns for one frame */
@@ -57,6 +65,7 @@ void contract_t4_a_closed_grant_gets_not_one_byte_more(const struct rig_kind *ki
 
 void contract_t4_a_refused_place_ends_the_stream(const struct rig_kind *kind)
 {
+    skip_if(kind->asks_no_place);
     struct rig_options options = rig_defaults();
     struct rig *rig = rig_create(kind, &options);
     rig_region(rig, 0, 16, 16, kv_planes, 1, 0);
@@ -148,6 +157,7 @@ void contract_t6_a_stopped_reader_blocks_no_call_and_no_other_lane(const struct 
 
 void contract_t7_truncated_source_memory_is_an_error_and_no_signal(const struct rig_kind *kind)
 {
+    skip_if(kind->faults_never);
     for (uint32_t cut = 0; cut < 16; cut += 3) {
         struct rig_options options = rig_defaults();
         struct rig *rig = rig_create(kind, &options);
@@ -175,6 +185,7 @@ void contract_t7_truncated_source_memory_is_an_error_and_no_signal(const struct 
 
 void contract_t7_truncated_sink_memory_is_an_error_and_no_signal(const struct rig_kind *kind)
 {
+    skip_if(kind->faults_never);
     for (uint32_t cut = 0; cut < 16; cut += 3) {
         struct rig_options options = rig_defaults();
         options.seed = cut;
@@ -203,6 +214,7 @@ void contract_t7_truncated_sink_memory_is_an_error_and_no_signal(const struct ri
 
 void contract_t7_a_region_that_is_gone_is_an_error(const struct rig_kind *kind)
 {
+    skip_if(kind->faults_never);
     struct rig_options options = rig_defaults();
     struct rig *rig = rig_create(kind, &options);
     rig_region(rig, 0, 16, 16, kv_planes, 1, 0);
@@ -230,6 +242,7 @@ void contract_t7_a_region_that_is_gone_is_an_error(const struct rig_kind *kind)
 void contract_a_detached_frame_goes_on_from_filler_and_the_lane_stays_in_step(
     const struct rig_kind *kind)
 {
+    skip_if(kind->calls_none_back);
     for (uint64_t seed = 1; seed < 30; seed++) {
         struct rig_options options = rig_defaults();
         options.squeeze_bytes = kind->has_streams ? 4000 : 0;
