@@ -430,7 +430,8 @@ struct kvf_group_opts {
 /* Registers this process's rank once, for all rooms; there is no taking back but kvf_detach. The number
  * goes into the group field of an open; it stays good through restarts of the daemon. A group of one rank
  * is no group: *ret_group is 0. The same registration again gives the same number. A process that
- * registers a rank anew, after an earlier one ended, must not open keys that were meant for that one.
+ * registers a rank anew, after an earlier one ended, must not open keys that were meant for that one: hand
+ * keys to a rank only after this call of its process has returned.
  * Blocks until the daemon has it. Any thread. Errors: -KVF_E_GROUP_MEMBERS, -KVF_E_PEER_UNRESOLVED (a
  * member), -KVF_E_GROUPS_FULL (16 of them), -KVF_E_GROUP_RANK_TAKEN (a living engine of this daemon holds
  * the rank), -KVF_E_GROUP_UNSUPPORTED (an older daemon), -KVF_E_OPTION, -KVF_E_DAEMON_GONE, -ESHUTDOWN. */

@@ -86,8 +86,14 @@ bool kvf_client_is_drained(const kvf_client *client, uint32_t slot, uint64_t gen
 }
 
 /* Its pages are idle. Whether other ranks of its group still move theirs only the next daemon finds out. */
-static uint64_t lost_word(uint64_t generation, bool has_group)
+static uint64_t lost_word(uint64_t generation, uint64_t word, bool has_group)
 {
+    bool was_closed =
+        kvf_word_generation(word) == generation && kvf_word_phase(word) != KVF_PHASE_OPEN;
+    if (was_closed && kvf_word_outcome(word) == KVF_OUTCOME_SUCCESS) { /* fixed at its close */
+        return kvf_word_make(generation, KVF_PHASE_DRAINED, KVF_OUTCOME_SUCCESS,
+                             KVF_PROOF_WORKER_GONE, KVF_STATE_SUCCESS, word & KVF_WORD_VISIBLE);
+    }
     return kvf_word_make(generation, KVF_PHASE_DRAINED, KVF_OUTCOME_FAILED,
                          KVF_PROOF_WORKER_GONE,
                          has_group ? KVF_STATE_TRANSFERRING : KVF_STATE_FAILED,
@@ -121,7 +127,7 @@ int kvf_client_room_word(const kvf_client *client, kvf_room room, uint64_t *ret_
     if (word_generation == generation && kvf_word_is_drained(word)) {
         *ret_word = word;
     } else if (has_lost_worker(client, (uint32_t)slot, generation, word)) {
-        *ret_word = lost_word(generation, cold->slots[slot].group != 0);
+        *ret_word = lost_word(generation, word, cold->slots[slot].group != 0);
     } else if (word_generation == generation) {
         *ret_word = word;
     } else {

@@ -25,6 +25,8 @@ enum kvf_link_op {
     KVF_LINK_GROUP_ADD,      /* struct kvf_link_group, after CLIENT_ADDED */
     KVF_LINK_GROUP_SKIP,     /* .region: the group's handle, .value: the key */
     KVF_LINK_GROUP_DEPARTED, /* .value: a group's id, .code: a rank of it whose client left */
+    KVF_LINK_GROUPS_WHOLE, /* every client of earlier workers was told with its groups: they may be
+                                answered now */
     KVF_LINK_SHUTDOWN, /* .code: 0 = serve what runs for .value ns more; 1 = close everything now */
 
     /* worker -> supervisor */

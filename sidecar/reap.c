@@ -16,11 +16,26 @@ static void publish(struct kvf_room_shm *room, uint64_t word, uint32_t reason)
     atomic_store_explicit(&room->word, word, memory_order_release);
 }
 
+/* The outcome was fixed when the room closed: everything had arrived, and only leases were out. */
+static bool has_succeeded(uint64_t generation, uint64_t before)
+{
+    return kvf_word_generation(before) == generation &&
+           kvf_word_phase(before) != KVF_PHASE_OPEN &&
+           kvf_word_outcome(before) == KVF_OUTCOME_SUCCESS;
+}
+
 /* A room of a group is drained like any other, and shown as failed only by a worker that has heard of the
  * other ranks: the next one asks them. */
-static uint64_t failed_word(const struct kvf_segment *segment, uint32_t slot,
-                            uint64_t generation, enum kvf_phase phase, enum kvf_proof proof)
+static uint64_t ended_word(const struct kvf_segment *segment, uint32_t slot,
+                           uint64_t generation, uint64_t before, enum kvf_phase phase,
+                           enum kvf_proof proof)
 {
+    if (has_succeeded(generation, before)) {
+        return kvf_word_make(generation, phase, KVF_OUTCOME_SUCCESS, proof,
+                             phase == KVF_PHASE_DRAINED ? KVF_STATE_SUCCESS
+                                                        : KVF_STATE_TRANSFERRING,
+                             before & (KVF_WORD_VISIBLE | KVF_WORD_STARTED));
+    }
     /* relaxed: stored before the generation, which was loaded with O1. */
     bool has_group =
         atomic_load_explicit(&segment->intents[slot].group, memory_order_relaxed) != 0;
@@ -72,24 +87,22 @@ enum kvf_reap kvf_reap_room(const struct kvf_segment *segment, uint32_t slot,
     uint32_t cpu = kvf_lease_count(leases, KVF_LEASE_CPU);
     uint32_t device =
         kvf_lease_count(leases, KVF_LEASE_GPU) + kvf_lease_count(leases, KVF_LEASE_DIRECT_IO);
-    if (device == 0 && cpu == 0) {
-        publish(
-            room,
-            failed_word(segment, slot, generation, KVF_PHASE_DRAINED, KVF_PROOF_WORKER_GONE),
-            KVF_E_WORKER_GONE);
-        return KVF_REAP_WORKER_GONE;
+    uint32_t reason = has_succeeded(generation, word) ? 0 : KVF_E_WORKER_GONE;
+    if (device == 0 && (cpu == 0 || is_engine_gone)) {
+        enum kvf_proof proof = cpu == 0 ? KVF_PROOF_WORKER_GONE : KVF_PROOF_ENGINE_GONE;
+        publish(room, ended_word(segment, slot, generation, word, KVF_PHASE_DRAINED, proof),
+                reason);
+        return cpu == 0 ? KVF_REAP_WORKER_GONE : KVF_REAP_ENGINE_GONE;
     }
-    if (device == 0 && is_engine_gone) {
-        publish(
-            room,
-            failed_word(segment, slot, generation, KVF_PHASE_DRAINED, KVF_PROOF_ENGINE_GONE),
-            KVF_E_WORKER_GONE);
-        return KVF_REAP_ENGINE_GONE;
-    }
-    enum kvf_phase phase = is_engine_gone ? KVF_PHASE_QUARANTINED : KVF_PHASE_CLOSING;
+    /* Quarantine ends by proof or by an operator's word, not because somebody who does not know of the
+     * engine's end looks at the room. */
+    bool was_quarantined = kvf_word_generation(word) == generation &&
+                           kvf_word_phase(word) == KVF_PHASE_QUARANTINED;
+    enum kvf_phase phase =
+        is_engine_gone || was_quarantined ? KVF_PHASE_QUARANTINED : KVF_PHASE_CLOSING;
     if (kvf_word_generation(word) != generation || kvf_word_phase(word) != phase) {
-        publish(room, failed_word(segment, slot, generation, phase, KVF_PROOF_NONE),
-                KVF_E_WORKER_GONE);
+        publish(room, ended_word(segment, slot, generation, word, phase, KVF_PROOF_NONE),
+                reason);
     }
     return is_engine_gone ? KVF_REAP_HELD : KVF_REAP_LEASED;
 }
@@ -100,9 +113,9 @@ void kvf_reap_unread(const struct kvf_segment *segment, uint32_t slot, uint32_t 
     uint64_t leases = 0;
     uint64_t generation = find_undrained(segment, slot, &word, &leases);
     if (generation != 0 && kvf_lease_is_idle(leases)) {
-        publish(
-            &segment->rooms[slot],
-            failed_word(segment, slot, generation, KVF_PHASE_DRAINED, KVF_PROOF_NEVER_POSTED),
-            reason);
+        publish(&segment->rooms[slot],
+                ended_word(segment, slot, generation, word, KVF_PHASE_DRAINED,
+                           KVF_PROOF_NEVER_POSTED),
+                reason);
     }
 }

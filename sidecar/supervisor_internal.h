@@ -146,6 +146,7 @@ struct kvf_supervisor {
     bool is_hurried; /* second signal: no grace */
     enum told stop;  /* SHUTDOWN to this worker */
     enum told hurry;
+    enum told groups_whole;
     uint64_t stop_ns;
     uint32_t fenced_rooms;
     uint32_t reaped_rooms; /* ended by the last worker's end */

@@ -107,6 +107,7 @@ int kvf_sup_start_worker(struct kvf_supervisor *s)
     s->worker = WORKER_STARTING;
     s->started_ns = s->now_ns;
     s->start_deadline_ns = s->now_ns + START_LIMIT_NS;
+    s->groups_whole = TOLD_NOT;
     s->stop = TOLD_NOT;
     s->hurry = TOLD_NOT;
     err = introduce(s);
@@ -375,6 +376,16 @@ static bool sync_client(struct kvf_supervisor *s, struct sup_client *c)
     return !c->is_reaped || c->reaped != TOLD_NOT || send_msg(s, &reaped, NULL, 0, &c->reaped);
 }
 
+static bool are_groups_sent(const struct kvf_supervisor *s)
+{
+    for (uint32_t i = 0; i < s->config.clients; i++) {
+        if (s->clients[i].is_used && !kvf_sup_groups_are_sent(&s->clients[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
 void kvf_sup_sync(struct kvf_supervisor *s)
 {
     if (s->worker != WORKER_SERVING || s->link_fd < 0) {
@@ -387,6 +398,10 @@ void kvf_sup_sync(struct kvf_supervisor *s)
         }
     }
     is_all = is_all && kvf_sup_groups_departed_sync(s);
+    struct kvf_link_msg whole = {.op = KVF_LINK_GROUPS_WHOLE};
+    if (is_all && s->groups_whole == TOLD_NOT && are_groups_sent(s)) {
+        is_all = send_msg(s, &whole, NULL, 0, &s->groups_whole);
+    }
     struct kvf_link_msg stop = {.op = KVF_LINK_SHUTDOWN,
                                 .value = s->config.grace_ms * KVF_NS_PER_MS};
     if (is_all && s->is_stopping && s->stop == TOLD_NOT) {
@@ -493,6 +508,7 @@ static void take_answer(struct kvf_supervisor *s, const struct kvf_link_msg *msg
     case KVF_LINK_GROUP_ADD:
     case KVF_LINK_GROUP_SKIP:
     case KVF_LINK_GROUP_DEPARTED:
+    case KVF_LINK_GROUPS_WHOLE:
     case KVF_LINK_SHUTDOWN:
         break;
     }

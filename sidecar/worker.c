@@ -261,6 +261,8 @@ static int create_core(struct kvf_worker *w, const struct kvf_link_start *start)
     }
     memory += KVF_LINE_BYTES - (uintptr_t)memory % KVF_LINE_BYTES;
     w->core = kvf_core_init(memory, &limits, &config, seed);
+    /* Until the supervisor has told all it keeps of earlier workers' clients. */
+    kvf_core_groups_hold(w->core, w->now_ns, true);
     return 0;
 }
 

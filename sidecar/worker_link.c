@@ -248,6 +248,9 @@ static void take_message(struct kvf_worker *w, const struct kvf_link_region *pac
     case KVF_LINK_GROUP_DEPARTED:
         kvf_core_group_departed(w->core, msg->value, msg->code);
         return;
+    case KVF_LINK_GROUPS_WHOLE:
+        kvf_core_groups_hold(w->core, w->now_ns, false);
+        return;
     case KVF_LINK_SHUTDOWN:
         shut_down(w, msg);
         return;

@@ -21,7 +21,7 @@ int kvf_core_adopt(struct kvf_core *core, uint64_t now_ns, const struct kvf_core
     if (adopt->generation == 0 || adopt->generation > KVF_GENERATION_MAX) {
         return -KVF_E_STALE_ROOM;
     }
-    bool is_success = adopt->is_drained && adopt->outcome == KVF_OUTCOME_SUCCESS;
+    bool is_success = adopt->outcome == KVF_OUTCOME_SUCCESS; /* fixed when it closed */
     *r = (struct kvf_room_rec){
         .generation = adopt->generation,
         .key = adopt->key,
@@ -38,16 +38,17 @@ int kvf_core_adopt(struct kvf_core *core, uint64_t now_ns, const struct kvf_core
         .proof = KVF_PROOF_WORKER_GONE,
         .run_block = KVF_RUNS_NONE,
         .group = adopt->group <= KVF_GROUPS_PER_CLIENT_MAX ? adopt->group : 0,
-        .is_group_settled = adopt->is_drained && (is_success || adopt->is_group_settled)};
+        .is_visible = is_success && adopt->is_visible,
+        .is_group_settled = is_success || (adopt->is_drained && adopt->is_group_settled)};
     if (adopt->is_drained) {
         bool is_proof = adopt->proof > KVF_PROOF_NONE && adopt->proof < KVF_PROOF_COUNT;
         r->proof = is_proof ? adopt->proof : KVF_PROOF_WORKER_GONE;
         r->are_leases_idle = true;
-        r->is_visible = is_success;
     } else {
         core->clients[adopt->client].undrained++;
         kvf_count(core, KVF_COUNT_ROOMS_ADOPTED);
-        kvf_room_set_phase(core, room, KVF_PHASE_CLOSING);
+        kvf_room_set_phase(core, room,
+                           adopt->is_quarantined ? KVF_PHASE_QUARANTINED : KVF_PHASE_CLOSING);
         kvf_list_push(&core->leases_close, room);
     }
     kvf_group_join(core, now_ns, room);

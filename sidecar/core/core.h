@@ -125,6 +125,10 @@ int kvf_core_group_key(struct kvf_core *core, uint32_t client, uint32_t idx, uin
                        uint64_t key);
 /* Rooms that have ended and that other ranks may not know of yet: a worker that stops waits a moment. */
 uint32_t kvf_core_untold(const struct kvf_core *core);
+/* While held, nothing is asked, answered or told to other ranks, by frames or within this daemon. A worker
+ * that follows another begins so, until it has every client of the earlier one with its rooms and groups:
+ * before that "I have no such room" may be wrong. Released, every group that waits asks at once. */
+void kvf_core_groups_hold(struct kvf_core *core, uint64_t now_ns, bool is_held);
 /* A client that left under an earlier worker had this rank: it opens nothing any more. */
 void kvf_core_group_departed(struct kvf_core *core, uint64_t group_id, uint32_t rank);
 
@@ -136,9 +140,11 @@ struct kvf_core_adopt {
     uint64_t generation;
     uint64_t key;
     uint32_t group;  /* 0: none. It joins when kvf_core_group_add names this handle */
-    uint8_t outcome; /* enum kvf_outcome; undrained rooms have failed */
+    uint8_t outcome; /* enum kvf_outcome, fixed when it closed; none counts as failed */
     uint8_t proof;   /* enum kvf_proof, if drained */
     bool is_drained;
+    bool is_visible;
+    bool is_quarantined;   /* undrained, and nothing proves the leases of its engine */
     bool is_group_settled; /* its word waits for no rank */
     uint32_t reason;
     uint32_t detail;

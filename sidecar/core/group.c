@@ -313,6 +313,9 @@ static bool take_question(struct kvf_core *core, uint64_t now_ns,
                           const struct kvf_wire_group *q, struct kvf_wire_group *ret_answer)
 {
     const struct kvf_group_rec *g = find_registered(core, q->group_id, q->to_rank);
+    if (core->are_groups_held) {
+        return false; /* asked again later */
+    }
     *ret_answer = (struct kvf_wire_group){.group_id = q->group_id,
                                           .key = q->key,
                                           .from_rank = q->to_rank,
@@ -425,7 +428,7 @@ bool kvf_group_next(struct kvf_core *core, uint32_t peer, struct kvf_wire_group 
         p->answer_count--;
         return true;
     }
-    bool is_able = p->owes_group && (p->caps & KVF_CAP_GROUP) != 0;
+    bool is_able = p->owes_group && (p->caps & KVF_CAP_GROUP) != 0 && !core->are_groups_held;
     for (uint32_t i = is_able ? kvf_list_first(&core->groups_used) : KVF_LIST_NONE;
          i != KVF_LIST_NONE; i = kvf_list_next(&core->groups_used, i)) {
         struct kvf_group_rec *g = &core->groups[i];
@@ -464,7 +467,8 @@ bool kvf_group_needs(const struct kvf_core *core, uint32_t peer)
 void kvf_group_pump(struct kvf_core *core)
 {
     uint32_t room;
-    while ((room = kvf_list_pop(&core->group_local)) != KVF_LIST_NONE) {
+    while (!core->are_groups_held &&
+           (room = kvf_list_pop(&core->group_local)) != KVF_LIST_NONE) {
         struct kvf_room_rec *r = &core->rooms[room];
         uint64_t mask = r->group_owed & kvf_group_of_room(core, room)->local;
         r->group_owed &= ~mask;
@@ -537,6 +541,16 @@ void kvf_group_tick(struct kvf_core *core, uint64_t now_ns, uint64_t *due_ns)
         *due_ns = g->talk.count > 0 && g->ask_ns < *due_ns ? g->ask_ns : *due_ns;
     }
     end_holds(core, now_ns, due_ns);
+}
+
+void kvf_core_groups_hold(struct kvf_core *core, uint64_t now_ns, bool is_held)
+{
+    core->are_groups_held = is_held;
+    for (uint32_t i = kvf_list_first(&core->groups_used); i != KVF_LIST_NONE && !is_held;
+         i = kvf_list_next(&core->groups_used, i)) {
+        core->groups[i].ask_ns = now_ns;
+        kvf_core_due(core, now_ns);
+    }
 }
 
 /* ---- registration --------------------------------------------------------------------------------------------- */

@@ -292,6 +292,7 @@ struct kvf_peer {
     uint64_t supervisor_id;
     uint64_t session;
     uint32_t dial_id; /* OUT: random, fixed with the peer; upper half of every session of it */
+    uint16_t dial_count; /* OUT: connections made so far */
     uint64_t retry_ns;
     uint64_t unreachable_since_ns; /* 0: reachable */
     uint64_t heard_ns;             /* last PONG, or the start of the wait for one */
@@ -404,7 +405,8 @@ struct kvf_core {
     struct kvf_list quiet;                                                /* clients */
     struct kvf_list tomb_store;                                           /* tombstones */
     struct kvf_list groups_used;                                          /* groups */
-    struct kvf_list group_local, group_stuck;                             /* rooms */
+    bool are_groups_held;
+    struct kvf_list group_local, group_stuck; /* rooms */
 
     struct kvf_wire_region
         region_scratch; /* too large for a stack frame; used within one call */

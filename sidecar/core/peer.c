@@ -287,7 +287,9 @@ void kvf_core_peer_connected(struct kvf_core *core, uint64_t now_ns, uint32_t pe
         return;
     }
     p->state = KVF_PEER_HELLO;
-    p->session = (uint64_t)p->dial_id << 32 | (uint32_t)kvf_core_random(core);
+    /* Who dials, which of its connections (so that an older one is told from a newer), and luck. */
+    p->session = (uint64_t)p->dial_id << 32 | (uint32_t)++p->dial_count << 16 |
+                 (uint16_t)kvf_core_random(core);
     p->ping_seq = 0;
     p->heard_seq = 0;
     p->seq_in = 0;
@@ -350,6 +352,12 @@ static void go_up(struct kvf_core *core, uint64_t now_ns, struct kvf_peer *p,
     kvf_gauge_add(core, KVF_GAUGE_PEERS_UP, 1);
 }
 
+/* Sessions of one dialler count its connections, modulo 65,536, in bits 16 to 31. */
+static bool is_older_session(uint64_t session, uint64_t than)
+{
+    return (uint16_t)((session >> 16) - (than >> 16)) >= 0x8000u;
+}
+
 int kvf_core_peer_accept(struct kvf_core *core, uint64_t now_ns, const unsigned char *payload,
                          size_t bytes, uint32_t *ret_peer)
 {
@@ -372,6 +380,9 @@ int kvf_core_peer_accept(struct kvf_core *core, uint64_t now_ns, const unsigned 
         }
         if (p->worker_starts == h.worker_starts && p->session >> 32 != h.session >> 32) {
             continue; /* the same daemon, which reaches us by another address too */
+        }
+        if (p->worker_starts == h.worker_starts && is_older_session(h.session, p->session)) {
+            return -KVF_E_PEER_REFUSED; /* sent before the one we have, and delivered late */
         }
         kvf_peer_drop(core, now_ns, i,
                       ECONNRESET); /* its unread bytes are thrown away with it */

@@ -68,6 +68,9 @@ void kvf_room_close(struct kvf_core *core, uint64_t now_ns, uint32_t room,
         return; /* the outcome was fixed at the first close */
     }
     r->outcome = (uint8_t)outcome;
+    /* A sink succeeds by END on every lane, behind which nothing of it is on its way: safe to read from here
+     * on, though leases may still keep it from being drained. */
+    r->is_visible = outcome == KVF_OUTCOME_SUCCESS && r->role == KVF_ROLE_SINK;
     r->reason = reason;
     r->detail = detail;
     r->closed_ns = now_ns;
@@ -164,7 +167,6 @@ void kvf_room_try_drain(struct kvf_core *core, uint64_t now_ns, uint32_t room)
     }
     r->region_mask = 0;
     r->proof = (uint8_t)proof_of(r);
-    r->is_visible = r->outcome == KVF_OUTCOME_SUCCESS && r->role == KVF_ROLE_SINK;
     r->close_to_drained_ns = now_ns - r->closed_ns;
     kvf_room_set_phase(core, room, KVF_PHASE_DRAINED);
     kvf_group_drained(core, now_ns, room);

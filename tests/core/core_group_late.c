@@ -48,6 +48,32 @@ Test(group, a_late_joiner_that_was_aborted_keeps_its_reason)
     finish(p, &q);
 }
 
+/* A worker that follows another has this rank's group already, and not yet the client whose room is meant. */
+Test(group, a_worker_that_has_not_heard_of_all_clients_says_nothing)
+{
+    struct pair *p = ranks_new(KVF_PLACEMENT_CHECKED);
+    struct request q = open_request(p, 7, 0x3);
+    pair_settle(p);
+    kvf_core_groups_hold(p->daemons[1].core, p->now_ns, true);
+    kvf_core_groups_hold(p->daemons[2].core, p->now_ns, true);
+    pair_abort(q.sink[0]);
+    pair_abort(q.sink[1]);
+    pair_advance(p, MINUTE);
+    cr_assert_eq(pair_count(p, 1, KVF_COUNT_GROUP_SENT), 0);
+    cr_assert_eq(pair_count(p, 2, KVF_COUNT_GROUP_SENT), 0);
+    cr_assert_eq(pair_gauge(p, 2, KVF_GAUGE_GROUP_TOMBSTONES), 0);
+    expect_waiting(q.sink[0], 0x6);
+    expect_waiting(q.sink[1], 0x5);
+    for (uint32_t daemon = 1; daemon < RANKS; daemon++) {
+        kvf_core_groups_hold(p->daemons[daemon].core, p->now_ns, false);
+        pair_drain(p, daemon);
+    }
+    pair_advance(p, 300 * PAIR_MS);
+    expect_failed(q.sink[0]);
+    expect_failed(q.sink[1]);
+    finish(p, &q);
+}
+
 Test(group, a_rank_that_never_opens_does_not_hang_the_others)
 {
     struct pair *p = ranks_new(KVF_PLACEMENT_CHECKED);

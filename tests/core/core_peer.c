@@ -272,6 +272,41 @@ Test(core_peer, a_frame_out_of_order_or_a_second_hello_ends_the_connection)
 }
 
 /* A pong to a question that was not asked, or answered before, is no sign of life. */
+/* The dialler has closed its first connection, whose HELLO the network delivers after the second's. */
+Test(core_peer, a_late_hello_of_an_older_connection_does_not_end_the_newer)
+{
+    struct pair *p = pair_new(&(struct pair_options){0});
+    pair_warm(p, 0, 1);
+    struct pair_conn *c = pair_conn(p, 0, 1);
+    struct kvf_core *core = p->daemons[1].core;
+    struct kvf_peer *mine = &core->peers[c->peer[PAIR_SOURCE]];
+    struct kvf_wire_hello hello = {.version_major = KVF_WIRE_VERSION_MAJOR,
+                                   .caps = KVF_CAP_DRAIN_PROOF,
+                                   .supervisor_id = p->daemons[0].supervisor_id,
+                                   .worker_starts = p->daemons[0].worker_starts,
+                                   .transport = p->config.transport,
+                                   .placement = KVF_PLACEMENT_CHECKED,
+                                   .lane_count = 1,
+                                   .receives_per_lane = 8};
+    uint64_t session = mine->session;
+    static const uint16_t counts[] = {1, 2, 0x7fff, 0x8000, 0xffff, 0};
+    for (uint32_t i = 0; i < 6; i++) { /* the count goes round */
+        mine->session = (session & ~UINT64_C(0xffff0000)) | (uint64_t)counts[i] << 16;
+        uint16_t older = (uint16_t)(counts[i] - 1u);
+        hello.session = (session & ~UINT64_C(0xffffffff)) | (uint64_t)older << 16 | 0xabcd;
+        unsigned char frame[256];
+        int bytes = kvf_wire_put_hello(frame, sizeof frame, 0, &hello);
+        uint32_t peer;
+        int rc = kvf_core_peer_accept(core, p->now_ns, frame + KVF_WIRE_HEADER_BYTES,
+                                      (size_t)bytes - KVF_WIRE_HEADER_BYTES, &peer);
+        cr_assert_eq(rc, -KVF_E_PEER_REFUSED, "%u after %u", older, counts[i]);
+        cr_assert(pair_conn(p, 0, 1) == c);
+    }
+    mine->session = session;
+    pair_warm(p, 0, 1);
+    pair_finish(p);
+}
+
 Test(core_peer, only_an_answer_to_the_last_questions_counts_as_life)
 {
     struct pair *p = pair_new(&(struct pair_options){0});

@@ -114,6 +114,9 @@ static void adopt(struct pair *p, struct pair_room *r)
                                .outcome = (uint8_t)kvf_word_outcome(r->view.word),
                                .proof = (uint8_t)kvf_word_proof(r->view.word),
                                .is_drained = is_drained,
+                               .is_visible = (r->view.word & KVF_WORD_VISIBLE) != 0,
+                               .is_quarantined =
+                                   kvf_word_phase(r->view.word) == KVF_PHASE_QUARANTINED,
                                .is_group_settled = !pair_is_waiting(r),
                                .reason = r->view.reason};
     int rc = kvf_core_adopt(p->daemons[r->daemon].core, pair_clock(p, r->daemon), &a);

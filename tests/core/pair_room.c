@@ -203,7 +203,8 @@ static void check_word(struct pair *p, const struct pair_room *r, uint64_t word)
         pair_fail(p, "phase %d with proof %d", (int)phase, (int)kvf_word_proof(word));
     }
     bool is_success = phase == KVF_PHASE_DRAINED && outcome == KVF_OUTCOME_SUCCESS;
-    if (((word & KVF_WORD_VISIBLE) != 0) != (is_success && r->is_sink) ||
+    bool is_whole = outcome == KVF_OUTCOME_SUCCESS && r->is_sink;
+    if (((word & KVF_WORD_VISIBLE) != 0) != is_whole ||
         (kvf_word_poll(word) == KVF_STATE_SUCCESS) != is_success ||
         (kvf_word_poll(word) == KVF_STATE_FAILED) !=
             (phase == KVF_PHASE_DRAINED && !is_success && !is_waiting)) {

@@ -130,10 +130,12 @@ static uint32_t find_name(const char *const *names, uint32_t count, const char *
 }
 
 /* "3,17,18", or "3.0,17.2" if step is wanted. */
-static bool parse_list(char *text, bool has_steps, struct sim_options *o)
+static bool parse_list(const char *text, bool has_steps, struct sim_options *o)
 {
+    static char copy[16 * SIM_OPS_MAX * SIM_EASY_STEPS];
     char *rest = NULL;
-    for (char *item = strtok_r(text, ",", &rest); item != NULL;
+    (void)snprintf(copy, sizeof copy, "%s", text);
+    for (char *item = strtok_r(copy, ",", &rest); item != NULL;
          item = strtok_r(NULL, ",", &rest)) {
         uint64_t op;
         uint64_t step = 0;
@@ -250,7 +252,7 @@ static int take_number(struct sim_options *o, int option, const char *text)
     return SIM_EXIT_GO_ON;
 }
 
-static int take_option(struct sim_options *o, int option, char *text)
+static int take_option(struct sim_options *o, int option, const char *text)
 {
     switch (option) {
     case OPT_SEEDS:

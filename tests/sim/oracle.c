@@ -333,9 +333,7 @@ void sim_oracle_touch(struct sim_world *w, uint32_t room, uint32_t nth)
 
 /* ---- words --------------------------------------------------------------------------------------------- */
 
-/* by_reap: stored over a dead worker's room. It knows neither outcome nor quarantine of before, only that
- * nothing of that worker is left: Failed, whatever was to be. */
-static bool is_legal_next(uint64_t old, uint64_t word, bool by_reap)
+static bool is_legal_next(uint64_t old, uint64_t word)
 {
     enum kvf_phase phase = kvf_word_phase(word);
     enum kvf_outcome outcome = kvf_word_outcome(word);
@@ -349,8 +347,7 @@ static bool is_legal_next(uint64_t old, uint64_t word, bool by_reap)
     if (before != KVF_PHASE_OPEN && phase == KVF_PHASE_OPEN) {
         return false;
     }
-    return outcome_before == KVF_OUTCOME_NONE || outcome_before == outcome ||
-           (by_reap && outcome == KVF_OUTCOME_FAILED);
+    return outcome_before == KVF_OUTCOME_NONE || outcome_before == outcome;
 }
 
 /* The poll number and the visible bit say no more than phase and outcome allow. */
@@ -360,7 +357,8 @@ static bool is_poll_right(uint64_t word, bool is_sink)
     bool is_success = is_drained && kvf_word_outcome(word) == KVF_OUTCOME_SUCCESS;
     bool waits = (word & KVF_WORD_GROUP_WAITS) != 0;
     enum kvf_poll_state poll = kvf_word_poll(word);
-    if (((word & KVF_WORD_VISIBLE) != 0) != (is_success && is_sink)) {
+    bool is_whole = kvf_word_outcome(word) == KVF_OUTCOME_SUCCESS && is_sink;
+    if (((word & KVF_WORD_VISIBLE) != 0) != is_whole) {
         return false;
     }
     if (waits && (!is_drained || is_success || poll != KVF_STATE_TRANSFERRING)) {
@@ -504,12 +502,11 @@ void sim_oracle_word(struct sim_world *w, uint32_t host, uint32_t client, uint32
     bool is_news_only = kvf_word_is_drained(r->word) && kvf_word_is_drained(word) &&
                         kvf_word_outcome(r->word) == kvf_word_outcome(word);
     bool was_waiting = (r->word & KVF_WORD_GROUP_WAITS) != 0;
-    bool by_reap = view == NULL || r->has_lost_worker; /* or adopted after it */
     if (kvf_word_is_drained(r->word) && !(is_news_only && was_waiting)) {
         sim_fail(w, SIM_WORD_BACKWARDS, room, SIM_NO_ROOM,
                  "room %u was drained and is published again: %llx after %llx", room,
                  (unsigned long long)word, (unsigned long long)r->word);
-    } else if (!is_legal_next(r->word, word, by_reap) || !is_poll_right(word, r->is_sink)) {
+    } else if (!is_legal_next(r->word, word) || !is_poll_right(word, r->is_sink)) {
         sim_fail(w, SIM_WORD_BACKWARDS, room, SIM_NO_ROOM, "room %u: word %llx after %llx",
                  room, (unsigned long long)word, (unsigned long long)r->word);
     }

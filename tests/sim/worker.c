@@ -256,6 +256,8 @@ static void adopt_room(struct sim_host *h, uint32_t client, uint32_t slot)
         .outcome = (uint8_t)kvf_word_outcome(word),
         .proof = (uint8_t)kvf_word_proof(word),
         .is_drained = kvf_word_is_drained(word),
+        .is_visible = (word & KVF_WORD_VISIBLE) != 0,
+        .is_quarantined = kvf_word_phase(word) == KVF_PHASE_QUARANTINED,
         .is_group_settled = (word & KVF_WORD_GROUP_WAITS) == 0,
         .reason = atomic_load_explicit(&c->rooms[slot].reason, memory_order_relaxed)};
     if (kvf_core_adopt(h->core, sim_host_clock(h), &adopt) == 0) {
@@ -329,6 +331,10 @@ static bool has_unread_leases(struct sim_world *w, struct sim_host *h, uint32_t 
                           kvf_lease_count(leases, KVF_LEASE_DIRECT_IO) > 0;
         if (has_device && c->is_reaped_told) {
             (void)kvf_reap_room(&c->segment, slot, true, NULL);
+            if (c->room_of[slot] !=
+                SIM_NO_ROOM) { /* the core, and so its group, never knew it */
+                sim_room_at(w, c->room_of[slot])->is_stillborn = true;
+            }
             sim_oracle_word(w, h->idx, client, slot, NULL);
         }
         has_leases = has_leases || has_device ||

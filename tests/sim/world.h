@@ -170,7 +170,7 @@ struct sim_room {
     bool has_lost_worker; /* its worker died or stood still: the bound's worst part counts */
     bool is_bound_off;    /* an external lease of a living engine is not in the bound */
     bool is_quarantined;
-    bool is_stillborn; /* ended by the very event that read its open */
+    bool is_stillborn; /* ended by the very event that read its open, or never read */
     uint8_t leases[3];
     struct sim_page_at pages[SIM_ROOM_PAGES_MAX];
 };

@@ -104,6 +104,32 @@ Test(client_gone, rooms_read_as_drained_in_poll_and_ledger_alike)
     world_end(&w);
 }
 
+Test(client_gone, room_that_had_succeeded_and_waited_for_a_lease_stays_a_success)
+{
+    struct world w;
+    world_begin_with(&w, 8, 32, 0);
+    kvf_room room = world_sink(&w, 0, 1);
+    fake_open(&w.fake, room, KVF_STATE_TRANSFERRING);
+    cr_assert_eq(kvf_lease(w.client, room, KVF_KIND_CPU), 0);
+    uint32_t slot = (uint16_t)room;
+    struct kvf_segment *segment = &w.client->cold.segment;
+    uint64_t generation = room >> KVF_GENERATION_SHIFT;
+    uint64_t leases;
+    cr_assert_eq(kvf_lease_close(&segment->intents[slot].lease_word, generation, &leases), 0);
+    atomic_store(&segment->rooms[slot].word,
+                 kvf_word_make(generation, KVF_PHASE_CLOSING, KVF_OUTCOME_SUCCESS,
+                               KVF_PROOF_NONE, KVF_STATE_TRANSFERRING, KVF_WORD_VISIBLE));
+    fake_supervisor_kill(&w.fake);
+    fake_worker_kill(&w.fake);
+    cr_assert_eq(kvf_daemon_check(w.client), -KVF_E_DAEMON_GONE);
+    cr_assert_eq(kvf_poll(w.client, room), KVF_TRANSFERRING);
+    cr_assert_eq(kvf_lease_give_back(w.client, room, KVF_KIND_CPU), 0);
+    cr_assert_eq(kvf_poll(w.client, room), KVF_SUCCESS);
+    cr_assert_eq(kvf_drained(w.client, room), KVF_WORKER_GONE);
+    cr_assert_eq(kvf_failed_early(w.client, room), 0);
+    world_end(&w);
+}
+
 Test(client_gone, external_lease_that_is_out_holds_the_room_until_it_is_back)
 {
     struct world w;

@@ -136,6 +136,40 @@ Test(reap_room, h13_the_engines_end_proves_leases_of_kind_cpu_and_no_others)
     cr_assert_eq(kvf_word_phase(word_of(4)), KVF_PHASE_QUARANTINED);
 }
 
+/* Everything had arrived when the room closed, and only a lease of its engine was out. */
+Test(reap_room, an_outcome_fixed_at_the_close_outlives_the_worker)
+{
+    uint64_t closing =
+        kvf_word_make(7, KVF_PHASE_CLOSING, KVF_OUTCOME_SUCCESS, KVF_PROOF_NONE,
+                      KVF_STATE_TRANSFERRING, KVF_WORD_VISIBLE | KVF_WORD_STARTED);
+    intend(3, 7);
+    atomic_store(&segment.rooms[3].word, closing);
+    cr_assert_eq(kvf_lease_take(&segment.intents[3].lease_word, 7, KVF_LEASE_CPU), 0);
+    cr_assert_eq(kvf_reap_room(&segment, 3, false, NULL), KVF_REAP_LEASED);
+    cr_assert_eq(word_of(3), closing);
+    cr_assert_eq(kvf_lease_return(&segment.intents[3].lease_word, 7, KVF_LEASE_CPU), 1);
+    cr_assert_eq(kvf_reap_room(&segment, 3, false, NULL), KVF_REAP_WORKER_GONE);
+    cr_assert_eq(word_of(3),
+                 kvf_word_make(7, KVF_PHASE_DRAINED, KVF_OUTCOME_SUCCESS, KVF_PROOF_WORKER_GONE,
+                               KVF_STATE_SUCCESS, KVF_WORD_VISIBLE | KVF_WORD_STARTED));
+    cr_assert_eq(atomic_load(&segment.rooms[3].reason), 0);
+    /* The word of an older room in the slot says nothing of this one. */
+    intend(4, 8);
+    atomic_store(&segment.rooms[4].word, closing);
+    cr_assert_eq(kvf_reap_room(&segment, 4, false, NULL), KVF_REAP_WORKER_GONE);
+    expect_drained(4, 8, KVF_PROOF_WORKER_GONE);
+}
+
+Test(reap_room, a_quarantine_is_not_lifted_by_who_does_not_know_of_the_engines_end)
+{
+    intend(4, 7);
+    cr_assert_eq(kvf_lease_take(&segment.intents[4].lease_word, 7, KVF_LEASE_DIRECT_IO), 0);
+    cr_assert_eq(kvf_reap_room(&segment, 4, true, NULL), KVF_REAP_HELD);
+    uint64_t held = word_of(4);
+    cr_assert_eq(kvf_reap_room(&segment, 4, false, NULL), KVF_REAP_LEASED);
+    cr_assert_eq(word_of(4), held);
+}
+
 Test(reap_room, a_spoiled_generation_or_lease_word_publishes_nothing)
 {
     intend(3, KVF_GENERATION_MAX + 1u);
