@@ -173,7 +173,7 @@ kvf_room engine_sink_pages(struct engine *e, uint64_t key, const int32_t *pages,
 kvf_room engine_sink(struct engine *e, uint64_t key, int32_t first, uint32_t count,
                      const struct daemon *writer)
 {
-    int32_t *pages = malloc(count * sizeof *pages);
+    int32_t *pages = calloc(count, sizeof *pages);
     CHECK(pages != NULL, "no memory");
     pages_count_up(pages, count, first);
     kvf_room room = engine_sink_pages(e, key, pages, count, writer->listen);
@@ -217,7 +217,7 @@ void engine_submit_pages(struct engine *e, kvf_room room, const int32_t *pages, 
 void engine_submit(struct engine *e, kvf_room room, int32_t first, uint32_t count,
                    uint32_t start, bool is_last)
 {
-    int32_t *pages = malloc(count * sizeof *pages);
+    int32_t *pages = calloc(count, sizeof *pages);
     CHECK(pages != NULL, "no memory");
     pages_count_up(pages, count, first);
     engine_submit_pages(e, room, pages, count, start, is_last);
@@ -367,7 +367,7 @@ int room_end(struct engine *e, kvf_room room, uint32_t limit_ms)
 void transfer_once(struct engine *source, struct engine *sink, uint64_t key, int32_t first,
                    uint32_t count)
 {
-    int32_t *pages = malloc(count * sizeof *pages);
+    int32_t *pages = calloc(count, sizeof *pages);
     CHECK(pages != NULL, "no memory");
     pages_count_up(pages, count, first);
     engine_fill(source, key, pages, count, 0);
