@@ -154,7 +154,8 @@ static const struct code_entry own_entries[] = {
           "member"),
     ENTRY(KVF_E_GROUPS_FULL, "this client has registered 16 groups, which is the maximum"),
     ENTRY(KVF_E_GROUP_RANK_TAKEN,
-          "another engine of this daemon lives and holds this rank of this group"),
+          "a living engine of this daemon, maybe this one, holds this rank of this group "
+          "with other members"),
     ENTRY(KVF_E_GROUP_CLOSED,
           "another rank of its group ended this request; all of them end with it"),
     ENTRY(KVF_E_GROUP_TOMBSTONES,

@@ -274,6 +274,9 @@ static void adopt_room(struct kvf_clients *all, struct client *c, uint64_t now_n
         .close_to_drained_ns =
             atomic_load_explicit(&room->close_to_drained_ns, memory_order_relaxed)};
     if (kvf_core_adopt(all->core, now_ns, &adopt) == 0) {
+        /* relaxed: E2, carried by the word's next store; until then the earlier worker's end is as good. */
+        atomic_store_explicit(&c->segment.rooms[slot].epoch, all->config.worker_epoch,
+                              memory_order_relaxed);
         s->generation = adopt.generation;
         s->opened_ns = now_ns;
         s->is_end_recorded = true; /* its time was counted by another worker, or by nobody */

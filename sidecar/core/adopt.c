@@ -38,6 +38,7 @@ int kvf_core_adopt(struct kvf_core *core, uint64_t now_ns, const struct kvf_core
         .proof = KVF_PROOF_WORKER_GONE,
         .run_block = KVF_RUNS_NONE,
         .group = adopt->group <= KVF_GROUPS_PER_CLIENT_MAX ? adopt->group : 0,
+        .is_adopted = true,
         .is_visible = is_success && adopt->is_visible,
         .is_group_settled = is_success || (adopt->is_drained && adopt->is_group_settled)};
     if (adopt->is_drained) {

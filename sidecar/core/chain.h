@@ -5,16 +5,20 @@
 
 #include "sidecar/core/list.h"
 
-#define KVF_HASH_BUCKETS 16384u /* power of two */
+#define KVF_HASH_BUCKET_BITS 14u
+#define KVF_HASH_BUCKETS (1u << KVF_HASH_BUCKET_BITS)
 
 struct kvf_chain {
     uint32_t *buckets;
     unsigned char *links; /* address of the link of object 0 */
     size_t stride;
+    uint64_t
+        salt; /* odd and secret: engines and peers choose the keys, and could else fill one bucket */
 };
 
-#define KVF_CHAIN(heads, array, member)                                                        \
-    ((struct kvf_chain){(heads), (unsigned char *)&(array)[0].member, sizeof((array)[0])})
+#define KVF_CHAIN(heads, array, member, salt)                                                  \
+    ((struct kvf_chain){(heads), (unsigned char *)&(array)[0].member, sizeof((array)[0]),      \
+                        (salt)})
 
 static inline struct kvf_link *kvf_chain_link(const struct kvf_chain *c, uint32_t idx)
 {
@@ -24,7 +28,7 @@ static inline struct kvf_link *kvf_chain_link(const struct kvf_chain *c, uint32_
 /* First object of the hash's bucket, index + 1; 0: none. The next one stands in its link. */
 static inline uint32_t *kvf_chain_head(const struct kvf_chain *c, uint64_t hash)
 {
-    return &c->buckets[hash & (KVF_HASH_BUCKETS - 1)];
+    return &c->buckets[(hash * c->salt) >> (64u - KVF_HASH_BUCKET_BITS)];
 }
 
 static inline void kvf_chain_push(const struct kvf_chain *c, uint64_t hash, uint32_t idx)

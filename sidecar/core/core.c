@@ -95,6 +95,8 @@ struct kvf_core *kvf_core_init(void *memory, const struct kvf_core_limits *limit
     core->limits = *limits;
     core->config = *config;
     memcpy(core->random, seed, sizeof core->random);
+    core->salt = kvf_hash2(seed[0], seed[3]) | 1u;
+    core->group_budget = KVF_GROUP_QUESTIONS_PER_TURN;
     core->next_tick_ns = KVF_NO_TIME;
     kvf_runs_init(&core->runs, core->runs.run, limits->runs_max);
     init_lists(core);

@@ -95,14 +95,14 @@ static void unlist_if_silent(struct kvf_core *core, uint32_t room)
     count_untold(core, room);
 }
 
-/* Questions must not take the last places for connections from rooms that move pages. */
+/* Connections that only ask take half of the places, so that rooms that move pages find the others. */
 static bool has_places(const struct kvf_core *core)
 {
-    uint32_t idle = 0;
+    uint32_t asking = 0;
     for (uint32_t i = 0; i < core->limits.peers_max; i++) {
-        idle += core->peers[i].role == KVF_PEER_FREE;
+        asking += core->peers[i].role == KVF_PEER_OUT && !core->peers[i].is_for_rooms;
     }
-    return idle > core->limits.peers_max / 4u;
+    return asking < core->limits.peers_max / 2u;
 }
 
 static void dial(struct kvf_core *core, uint64_t now_ns, struct kvf_group_rec *g, uint32_t rank)
@@ -178,6 +178,24 @@ static void hear(struct kvf_core *core, uint32_t room, uint32_t rank, uint8_t st
 
 /* ---- a room's life ------------------------------------------------------------------------------------------ */
 
+/* Keys are unique: a rank has a sink and a source of one at most, and what it had of it under an earlier
+ * worker. More would make every question about the key a walk over all of them. */
+static bool is_crowded(struct kvf_core *core, const struct kvf_group_rec *g, uint32_t room)
+{
+    const struct kvf_room_rec *r = &core->rooms[room];
+    uint32_t count = 0;
+    EACH_MATCH(link, core, g->id, g->rank, r->key)
+    {
+        const struct kvf_room_rec *other = &core->rooms[link - 1];
+        count++;
+        if (count >= KVF_GROUP_ROOMS_PER_KEY ||
+            (!r->is_adopted && !other->is_adopted && other->role == r->role)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 int kvf_group_open(struct kvf_core *core, uint32_t room, const struct kvf_core_open *open,
                    bool *ret_is_ended)
 {
@@ -194,9 +212,12 @@ int kvf_group_open(struct kvf_core *core, uint32_t room, const struct kvf_core_o
         r->group = open->group; /* this worker will be told of the group in a moment */
         return 0;
     }
+    const struct kvf_group_rec *g = kvf_group_of(core, open->client, open->group);
+    if (is_crowded(core, g, room)) {
+        return -KVF_E_KEY_IN_USE;
+    }
     r->group = open->group;
     kvf_group_hash_in(core, room);
-    const struct kvf_group_rec *g = kvf_group_of_room(core, room);
     uint32_t tomb = kvf_group_find_tomb(core, g->id, g->rank, open->key);
     if (tomb != KVF_NONE) {
         kvf_group_free_tomb(core, tomb);
@@ -213,9 +234,19 @@ void kvf_group_closed(struct kvf_core *core, uint64_t now_ns, uint32_t room)
     if (!r->is_in_group || r->outcome != KVF_OUTCOME_FAILED) {
         return;
     }
-    r->group_waits = kvf_group_of_room(core, room)->others;
+    const struct kvf_group_rec *g = kvf_group_of_room(core, room);
+    r->group_waits = g->others;
     r->group_untold = r->group_waits;
     owe(core, now_ns, room, r->group_waits);
+    EACH_MATCH(link, core, g->id, g->rank, r->key)
+    {
+        if (core->rooms[link - 1].phase ==
+            KVF_PHASE_OPEN) { /* this rank's other room of the key */
+            kvf_count(core, KVF_COUNT_GROUP_CLOSED);
+            kvf_room_close(core, now_ns, link - 1, KVF_OUTCOME_FAILED, KVF_E_GROUP_CLOSED,
+                           g->rank);
+        }
+    }
 }
 
 void kvf_group_drained(struct kvf_core *core, uint64_t now_ns, uint32_t room)
@@ -238,11 +269,17 @@ void kvf_group_join(struct kvf_core *core, uint64_t now_ns, uint32_t room)
     if (r->group == 0 || r->is_in_group || kvf_group_of_room(core, room)->id == 0) {
         return;
     }
+    if (is_crowded(core, kvf_group_of_room(core, room), room)) {
+        r->group = 0; /* no library wrote this: its own engine's loss */
+        kvf_room_publish(core, room);
+        return;
+    }
     kvf_group_hash_in(core, room);
     if (r->phase != KVF_PHASE_OPEN && !r->is_group_settled) {
         kvf_group_closed(core, now_ns, room);
         if (r->phase == KVF_PHASE_DRAINED) {
             kvf_group_drained(core, now_ns, room);
+            kvf_room_publish(core, room); /* its line now names who is missing */
         }
     }
 }
@@ -345,13 +382,19 @@ static bool take_question(struct kvf_core *core, uint64_t now_ns,
     return ret_answer->state != 0;
 }
 
-static void take_answer(struct kvf_core *core, const struct kvf_wire_group *a)
+/* from: the address that answered; NULL: this very daemon. A rank is spoken for by its own daemon alone. */
+static void take_answer(struct kvf_core *core, const struct kvf_addr_shm *from,
+                        const struct kvf_wire_group *a)
 {
     bool is_stale = true;
     EACH_MATCH(link, core, a->group_id, a->to_rank, a->key)
     {
-        hear(core, link - 1, a->from_rank, a->state);
-        is_stale = false;
+        const struct kvf_group_rec *g = kvf_group_of_room(core, link - 1);
+        if (a->from_rank < g->member_count &&
+            (from == NULL || kvf_addr_is_same(from, &g->members[a->from_rank]))) {
+            hear(core, link - 1, a->from_rank, a->state);
+            is_stale = false;
+        }
     }
     if (is_stale) {
         kvf_count(core, KVF_COUNT_GROUP_STALE);
@@ -383,7 +426,7 @@ bool kvf_group_frame(struct kvf_core *core, uint64_t now_ns, uint32_t peer,
     }
     kvf_count(core, KVF_COUNT_GROUP_RECEIVED);
     if (!is_question) {
-        take_answer(core, &m);
+        take_answer(core, &core->peers[peer].addr, &m);
     } else if (take_question(core, now_ns, &m, &answer)) {
         owe_answer(core, peer, &answer);
     }
@@ -467,19 +510,24 @@ bool kvf_group_needs(const struct kvf_core *core, uint32_t peer)
 void kvf_group_pump(struct kvf_core *core)
 {
     uint32_t room;
-    while (!core->are_groups_held &&
+    while (!core->are_groups_held && core->group_budget > 0 &&
            (room = kvf_list_pop(&core->group_local)) != KVF_LIST_NONE) {
         struct kvf_room_rec *r = &core->rooms[room];
         uint64_t mask = r->group_owed & kvf_group_of_room(core, room)->local;
         r->group_owed &= ~mask;
         for (; mask != 0; mask &= mask - 1) {
+            core->group_budget -= core->group_budget > 0 ? 1u : 0u;
             struct kvf_wire_group q = question_of(core, room, first_rank(mask));
             struct kvf_wire_group answer;
             if (take_question(core, core->group_now_ns, &q, &answer)) {
-                take_answer(core, &answer);
+                take_answer(core, NULL, &answer);
             }
         }
         unlist_if_silent(core, room);
+    }
+    if (core->group_budget == 0) {
+        kvf_core_due(core,
+                     core->group_now_ns); /* the rest in the next turn, behind everybody else */
     }
 }
 
@@ -528,6 +576,7 @@ static void end_holds(struct kvf_core *core, uint64_t now_ns, uint64_t *due_ns)
 
 void kvf_group_tick(struct kvf_core *core, uint64_t now_ns, uint64_t *due_ns)
 {
+    core->group_budget = KVF_GROUP_QUESTIONS_PER_TURN;
     for (uint32_t i = kvf_list_first(&core->groups_used); i != KVF_LIST_NONE;
          i = kvf_list_next(&core->groups_used, i)) {
         struct kvf_group_rec *g = &core->groups[i];
@@ -546,6 +595,7 @@ void kvf_group_tick(struct kvf_core *core, uint64_t now_ns, uint64_t *due_ns)
 void kvf_core_groups_hold(struct kvf_core *core, uint64_t now_ns, bool is_held)
 {
     core->are_groups_held = is_held;
+    core->group_now_ns = now_ns;
     for (uint32_t i = kvf_list_first(&core->groups_used); i != KVF_LIST_NONE && !is_held;
          i = kvf_list_next(&core->groups_used, i)) {
         core->groups[i].ask_ns = now_ns;
@@ -618,13 +668,14 @@ int kvf_core_group_add(struct kvf_core *core, uint64_t now_ns, uint32_t client, 
     fill(core, g, members);
     kvf_list_push(&core->groups_used, (uint32_t)(g - core->groups));
     set_departed(core, g->id, g->rank, false);
-    kvf_group_join_tombs(core, client, group);
     for (uint32_t slot = 0; slot < core->clients[client].rooms_max; slot++) {
         uint32_t room = kvf_room_idx(core, client, slot);
         if (core->rooms[room].group == group) {
             kvf_group_join(core, now_ns, room);
         }
     }
+    kvf_group_join_tombs(core, client,
+                         group); /* after the rooms: they tell which are needless */
     return 0;
 }
 

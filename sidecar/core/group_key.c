@@ -42,7 +42,7 @@ void kvf_group_put_hint(struct kvf_core *core, uint64_t hash)
 
 static struct kvf_chain tomb_chain(struct kvf_core *core)
 {
-    return KVF_CHAIN(core->tomb_buckets, core->group_tombs, hash);
+    return KVF_CHAIN(core->tomb_buckets, core->group_tombs, hash, core->salt);
 }
 
 uint32_t kvf_group_find_tomb(struct kvf_core *core, uint64_t group_id, uint32_t rank,
@@ -185,7 +185,7 @@ void kvf_group_forget_tombs(struct kvf_core *core, uint32_t client)
 
 static struct kvf_chain room_chain(struct kvf_core *core)
 {
-    return KVF_CHAIN(core->group_buckets, core->rooms, group_hash);
+    return KVF_CHAIN(core->group_buckets, core->rooms, group_hash, core->salt);
 }
 
 void kvf_group_hash_in(struct kvf_core *core, uint32_t room)

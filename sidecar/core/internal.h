@@ -27,7 +27,11 @@
 #define KVF_GROUP_HINT_WAYS 4u      /* ... in sets of so many */
 #define KVF_GROUP_HOLD_ASKS 4u      /* so often ranks are asked for a client that left */
 #define KVF_GROUP_DEPARTED_MAX 256u /* ranks whose client left; the oldest goes first */
-#define KVF_GROUP_ANSWERS_MAX 256u  /* owed to one peer; what finds no place is asked again */
+#define KVF_GROUP_ROOMS_PER_KEY                                                                \
+    4u /* of one rank: a sink, a source, and those of an earlier worker */
+#define KVF_GROUP_QUESTIONS_PER_TURN                                                           \
+    4096u                          /* between ranks of this daemon: about a millisecond */
+#define KVF_GROUP_ANSWERS_MAX 256u /* owed to one peer; what finds no place is asked again */
 
 enum kvf_role { KVF_ROLE_NONE = 0, KVF_ROLE_SINK = 1, KVF_ROLE_SOURCE = 2 };
 
@@ -100,10 +104,11 @@ struct kvf_room_rec {
     uint32_t aux_region;
     uint32_t piece_head; /* source: index + 1 */
     uint32_t piece_tail;
-    uint32_t piece_pages;  /* sum over pieces */
-    uint32_t piece_end;    /* largest start + count */
-    uint32_t group;        /* handle, 0: none */
-    bool is_in_group;      /* hashed; false: the group is not known (yet) */
+    uint32_t piece_pages; /* sum over pieces */
+    uint32_t piece_end;   /* largest start + count */
+    uint32_t group;       /* handle, 0: none */
+    bool is_in_group;     /* hashed; false: the group is not known (yet) */
+    bool is_adopted;
     bool is_group_settled; /* adopted: an earlier worker settled it */
     bool is_untold;        /* counted in its client's `untold` */
     uint64_t group_waits;  /* ranks that have not settled since this room failed */
@@ -405,6 +410,8 @@ struct kvf_core {
     struct kvf_list quiet;                                                /* clients */
     struct kvf_list tomb_store;                                           /* tombstones */
     struct kvf_list groups_used;                                          /* groups */
+    uint64_t salt;                                                        /* of hash chains */
+    uint32_t group_budget; /* questions within this daemon left before the next tick */
     bool are_groups_held;
     struct kvf_list group_local, group_stuck; /* rooms */
 

@@ -9,15 +9,15 @@
 
 static struct kvf_chain room_chain(struct kvf_core *core)
 {
-    return KVF_CHAIN(core->room_buckets, core->rooms, hash);
+    return KVF_CHAIN(core->room_buckets, core->rooms, hash, core->salt);
 }
 static struct kvf_chain park_chain(struct kvf_core *core)
 {
-    return KVF_CHAIN(core->park_buckets, core->sources, hash);
+    return KVF_CHAIN(core->park_buckets, core->sources, hash, core->salt);
 }
 static struct kvf_chain nonce_chain(struct kvf_core *core)
 {
-    return KVF_CHAIN(core->nonce_buckets, core->sources, nonce_hash);
+    return KVF_CHAIN(core->nonce_buckets, core->sources, nonce_hash, core->salt);
 }
 
 /* ---- tombstones: bounded hints, overwritten freely -------------------------------------------------- */

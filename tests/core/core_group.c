@@ -271,7 +271,7 @@ Test(group, questions_leave_places_for_rooms)
     for (uint32_t i = 0; i < 8; i++) {
         idle += core->peers[i].role == KVF_PEER_FREE;
     }
-    cr_assert_eq(idle, 2);
+    cr_assert_eq(idle, 4);
     struct pair_room *from = pair_source(p, WRITER, 50);
     struct pair_room *to = pair_sink(p, 0, WRITER, 50, 100, 2);
     (void)pair_submit(from, 0, 210, 2, true);
@@ -279,6 +279,107 @@ Test(group, questions_leave_places_for_rooms)
     pair_expect(to, KVF_OUTCOME_SUCCESS, KVF_PROOF_LANDED, 0);
     cr_assert(pair_is_waiting(room));
     pair_free(p);
+}
+
+/* Connections of rooms hold three places of four; who only asks finds the last one, for one rank after the
+ * other. */
+Test(group, a_table_full_of_rooms_connections_still_lets_a_rank_ask)
+{
+    struct pair *p =
+        pair_new(&(struct pair_options){.daemons = 4, .rooms = 32, .peers_max = 4});
+    for (uint32_t rank = 0; rank < RANKS; rank++) {
+        cr_assert_eq(pair_group_add(p, 0, GROUP, ID, rank, behind, RANKS), 0);
+    }
+    pair_warm(p, 0, WRITER);
+    pair_warm(p, WRITER, 0);
+    pair_warm(p, 1, 0);
+    struct pair_room *room =
+        pair_open_source(p, 0, &(struct pair_open){.key = 7, .group = GROUP, .sink_count = 1});
+    pair_abort(room);
+    pair_advance(p, 5000 * PAIR_MS);
+    expect_failed(room);
+    pair_finish(p);
+}
+
+/* Rank 2's daemon answers in the name of rank 1, which another daemon speaks for. */
+Test(group, an_answer_is_believed_of_its_own_daemon_alone)
+{
+    struct pair *p = ranks_new(KVF_PLACEMENT_CHECKED);
+    struct request q = open_request(p, 7, 0x3);
+    pair_settle(p);
+    cr_assert(pair_lease(q.sink[1], 0, 1, 0));
+    pair_abort(q.sink[0]);
+    pair_settle(p);
+    expect_waiting(q.sink[0], 0x2);
+    struct kvf_wire_group lie = {.group_id = ID,
+                                 .key = 7,
+                                 .from_rank = 1,
+                                 .to_rank = 0,
+                                 .state = KVF_GROUP_DRAINED,
+                                 .is_answer = 1};
+    struct kvf_core *core = p->daemons[0].core;
+    pair_warm(p, 0, 2);
+    uint32_t peer = pair_conn(p, 0, 2)->peer[PAIR_SINK];
+    unsigned char frame[128];
+    int bytes = kvf_wire_put_group(frame, sizeof frame, 0, &lie);
+    kvf_core_frame(core, p->now_ns, peer, KVF_WIRE_GROUP, core->peers[peer].seq_in,
+                   frame + KVF_WIRE_HEADER_BYTES, (size_t)bytes - KVF_WIRE_HEADER_BYTES);
+    core->peers[peer].seq_in--; /* the harness counts frames of its own */
+    pair_drain(p, 0);
+    pair_settle(p);
+    expect_waiting(q.sink[0], 0x2);
+    pair_lease_return(q.sink[1]);
+    pair_settle(p);
+    expect_failed(q.sink[0]);
+    finish(p, &q);
+}
+
+/* 63 ranks behind one daemon that nobody has registered, and 100 rooms that ask each of them. */
+Test(group, ranks_of_one_daemon_ask_each_other_so_many_questions_a_turn)
+{
+    struct pair *p = pair_new(&(struct pair_options){.daemons = 2, .rooms = 128});
+    struct kvf_core *core = p->daemons[0].core;
+    struct kvf_core_group g = {.group_id = ID, .member_count = KVF_GROUP_MEMBERS_MAX};
+    for (uint32_t i = 0; i < KVF_GROUP_MEMBERS_MAX; i++) {
+        g.members[i] = pair_addr(0);
+    }
+    cr_assert_eq(kvf_core_group_add(core, p->now_ns, 0, GROUP, &g), 0);
+    for (uint64_t key = 1; key <= 100; key++) {
+        struct pair_open open = {.key = key, .group = GROUP, .sink_count = 1};
+        pair_abort(pair_open_source(p, 0, &open));
+    }
+    /* A room's questions are asked together, so the last one may go over by a room's. */
+    uint64_t asked = pair_count(p, 0, KVF_COUNT_GROUP_STALE);
+    cr_assert_geq(asked, KVF_GROUP_QUESTIONS_PER_TURN);
+    cr_assert_lt(asked, KVF_GROUP_QUESTIONS_PER_TURN + KVF_GROUP_MEMBERS_MAX);
+    cr_assert_leq(kvf_core_deadline(core), p->now_ns, "the next turn goes on");
+    for (uint32_t turns = 0; core->group_budget == 0; turns++) {
+        cr_assert_lt(turns, 4);
+        pair_tick(p, 0);
+        pair_drain(p, 0);
+    }
+    cr_assert_geq(pair_count(p, 0, KVF_COUNT_GROUP_STALE), 6300, "all of them");
+    pair_free(p);
+}
+
+/* A sink and a source of one key at one rank; a third room of the key is refused. */
+Test(group, a_ranks_rooms_of_one_key_end_together_and_are_two_at_most)
+{
+    struct pair *p = ranks_new(KVF_PLACEMENT_CHECKED);
+    struct request q = open_request(p, 7, 0x1);
+    struct pair_open open = {.key = 7, .label = 99, .group = GROUP, .sink_count = 1};
+    struct pair_room *other = pair_open_source(p, 0, &open);
+    open.label = 98;
+    struct pair_room *third = pair_open_source(p, 0, &open);
+    pair_settle(p);
+    pair_expect(third, KVF_OUTCOME_FAILED, KVF_PROOF_NEVER_POSTED, KVF_E_KEY_IN_USE);
+    cr_assert(!pair_is_drained(other));
+    pair_abort(q.sink[0]);
+    pair_settle(p);
+    expect_failed(q.sink[0]);
+    expect_failed(other);
+    cr_assert_eq(other->view.reason, KVF_E_GROUP_CLOSED);
+    finish(p, &q);
 }
 
 /* ---- lost messages, members out of reach ----------------------------------------------------------------- */
