@@ -361,3 +361,49 @@ Test(group, eight_ranks_in_four_processes_agree)
     }
     pair_finish(p);
 }
+
+/* No library opens five rooms of one key: bytes of a client that would make every question a long walk. */
+Test(group, more_adopted_rooms_of_one_key_than_a_rank_has_join_no_group)
+{
+    struct pair *p = pair_new(&(struct pair_options){.daemons = 4, .rooms = 32});
+    struct kvf_core *core = p->daemons[0].core;
+    for (uint32_t slot = 0; slot <= KVF_GROUP_ROOMS_PER_KEY; slot++) {
+        struct kvf_core_adopt a = {.slot = slot,
+                                   .generation = 1,
+                                   .key = 7,
+                                   .group = GROUP,
+                                   .outcome = KVF_OUTCOME_FAILED,
+                                   .proof = KVF_PROOF_WORKER_GONE,
+                                   .is_drained = true};
+        cr_assert_eq(kvf_core_adopt(core, p->now_ns, &a), 0);
+    }
+    struct kvf_core_group g = {.group_id = ID, .member_count = 2};
+    g.members[0] = pair_addr(0);
+    g.members[1] = pair_addr(1);
+    cr_assert_eq(kvf_core_group_add(core, p->now_ns, 0, GROUP, &g), 0);
+    for (uint32_t slot = 0; slot <= KVF_GROUP_ROOMS_PER_KEY; slot++) {
+        struct kvf_core_room_view view;
+        kvf_core_room_view(core, 0, slot, &view);
+        bool is_waiting = (view.word & KVF_WORD_GROUP_WAITS) != 0;
+        cr_assert_eq(is_waiting, slot < KVF_GROUP_ROOMS_PER_KEY);
+    }
+    pair_free(p);
+}
+
+/* A success without its bytes is no more visible than it was. */
+Test(group, quarantine_and_success_are_adopted_as_they_were)
+{
+    struct pair *p = pair_new(&(struct pair_options){.daemons = 4, .rooms = 32});
+    struct kvf_core *core = p->daemons[0].core;
+    struct kvf_core_room_view view;
+    struct kvf_core_adopt a = {
+        .slot = 3, .generation = 5, .outcome = KVF_OUTCOME_SUCCESS, .is_quarantined = true};
+    cr_assert_eq(kvf_core_adopt(core, p->now_ns, &a), 0);
+    kvf_core_room_view(core, 0, 3, &view);
+    cr_assert_eq(kvf_word_phase(view.word), KVF_PHASE_QUARANTINED);
+    cr_assert_eq(view.word & KVF_WORD_VISIBLE, 0);
+    kvf_core_leases(core, p->now_ns, 0, 3, 5, 0, 0, 0);
+    kvf_core_room_view(core, 0, 3, &view);
+    cr_assert_eq(kvf_word_poll(view.word), KVF_STATE_SUCCESS);
+    pair_free(p);
+}
