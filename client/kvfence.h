@@ -147,17 +147,16 @@ struct kvf_attach_opts {
     uint32_t size_bytes;
     uint32_t timeout_ms; /* how long to wait for a daemon that is not there yet; 0 = try once */
     const char *socket_path; /* NULL: $KVFENCE_SOCKET, then <run dir>/<name>.sock */
-    const char
-        *daemon_name; /* NULL: "gpu0". <run dir> is $KVFENCE_RUN_DIR, /run/kvfence as root, or
-                                $XDG_RUNTIME_DIR/kvfence */
-    const char
-        *client_name;     /* for logs and stats; NULL: the program's name. At most 63 bytes */
+    /* NULL: "gpu0". <run dir> is $KVFENCE_RUN_DIR, /run/kvfence as root, or $XDG_RUNTIME_DIR/kvfence */
+    const char *daemon_name;
+    /* For logs and stats; NULL: the program's name. At most 63 bytes. */
+    const char *client_name;
     uint32_t rooms_max;   /* 0: 1024. At most 65,536 open rooms */
     uint32_t cmd_slots;   /* 0: 1024. A power of two, 2 to 65,536 */
     uint32_t event_slots; /* 0: 1024. A power of two, 2 to 65,536 */
-    uint32_t
-        arena_bytes; /* 0: 4 MiB. A power of two, 4 KiB to 256 MiB; bounds what page lists may
-                                wait unread: 12 bytes per run of contiguous pages */
+    /* 0: 4 MiB. A power of two, 4 KiB to 256 MiB; bounds what page lists may wait unread: 12 bytes per run
+     * of contiguous pages. */
+    uint32_t arena_bytes;
     uint32_t pad_[4];
 };
 
@@ -269,21 +268,19 @@ struct kvf_sink_opts {
     const int32_t *pages;   /* in the order of the grant's positions; or pages64 */
     const int64_t *pages64; /* used if pages is NULL */
     size_t page_count;      /* at least 1 */
-    uint32_t
-        aux_region; /* auxiliary slots (metadata): pages of another region, appended to the list */
+    /* Auxiliary slots (metadata): pages of another region, appended to the list. */
+    uint32_t aux_region;
     uint32_t aux_count; /* 0: none */
     const int32_t *aux_pages;
-    const char *const
-        *writers; /* "host:port", "[v6]:port" of each source's daemon; names are resolved
-                                   here, which may block */
-    uint32_t
-        writer_count; /* 1 .. 16; every writer gets a grant for the whole list unless ranges say
-                               otherwise */
-    uint32_t group;   /* 0: none, or a number of kvf_group_register */
-    const uint32_t
-        *range_starts; /* per writer: first position and count of its own part of the list; */
-    const uint32_t
-        *range_counts; /* parts must not overlap and cover the list. NULL with one writer */
+    /* "host:port", "[v6]:port" of each source's daemon; names are resolved here, which may block. */
+    const char *const *writers;
+    /* 1 .. 16; every writer gets a grant for the whole list unless ranges say otherwise. */
+    uint32_t writer_count;
+    uint32_t group; /* 0: none, or a number of kvf_group_register */
+    /* Per writer: first position and count of its own part of the list; parts must not overlap and cover
+     * the list. NULL with one writer. */
+    const uint32_t *range_starts;
+    const uint32_t *range_counts;
     uint32_t pad_[4];
 };
 
@@ -366,8 +363,9 @@ struct kvf_room_info {
     uint32_t leases_gpu;
     uint32_t leases_direct_io;
     uint32_t pad_;
-    uint64_t group_waits; /* bit per rank of its group that has not settled since the failure. 0
-                             too while no daemon knows; the state then still says so */
+    /* Bit per rank of its group that has not settled since the failure. 0 too while no daemon knows; the
+     * state then still says so. */
+    uint64_t group_waits;
 };
 int kvf_room_info(kvf_client *client, kvf_room room, struct kvf_room_info *ret_info);
 
@@ -418,13 +416,15 @@ int kvf_events_next(kvf_client *client, struct kvf_event *ret_events, int max);
  * pages are in quarantine keeps the others waiting, for any time: kvf_room_info names it. */
 struct kvf_group_opts {
     uint32_t size_bytes;
-    uint32_t rank;              /* of this process, below member_count */
-    const char *const *members; /* daemon addresses of all ranks in rank order, own included; as
-                                   for writers. Several ranks may sit behind one daemon */
-    uint32_t member_count;      /* 1 .. 64 */
+    uint32_t rank; /* of this process, below member_count */
+    /* Daemon addresses of all ranks in rank order, own included; as for writers. Several ranks may sit
+     * behind one daemon. */
+    const char *const *members;
+    uint32_t member_count; /* 1 .. 64 */
     uint32_t pad0_;
-    uint64_t group_id; /* equal on all ranks, unlike that of any other group; 0: made from the
-                          members' numeric addresses, so every rank must pass the same list */
+    /* Equal on all ranks, unlike that of any other group; 0: made from the members' numeric addresses, so
+     * every rank must pass the same list. */
+    uint64_t group_id;
     uint32_t pad_[2];
 };
 /* Registers this process's rank once, for all rooms; there is no taking back but kvf_detach. The number

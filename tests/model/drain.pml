@@ -170,6 +170,18 @@ hidden byte i, w, l, g, h, x;
 #endif
 #define ALL_WRITERS ((1 << WRITERS) - 1)
 
+#ifdef REPEATS_ARE_READ
+#define HEAR_AGAIN(FROM, KIND, NONCE, HANDLE, EPOCHS) FROM ? <KIND, NONCE, HANDLE, EPOCHS>
+#define HEAR_AGAIN_SINK(FROM, KIND, NONCE, BROKEN) FROM ? <KIND, NONCE, BROKEN>
+#define ENDS_THERE(W) skip
+#define ENDS_HERE(W) skip
+#else
+#define HEAR_AGAIN(FROM, KIND, NONCE, HANDLE, EPOCHS) FROM ? KIND, NONCE, HANDLE, EPOCHS
+#define HEAR_AGAIN_SINK(FROM, KIND, NONCE, BROKEN) FROM ? KIND, NONCE, BROKEN
+#define ENDS_THERE(W) cut[W] = true; lose_there(W)
+#define ENDS_HERE(W) lose(W)
+#endif
+
 #include "drain_core.pml"
 
 proctype Peer(byte me)
@@ -197,6 +209,25 @@ end:
            to_writer[me] ? kind, nonce, handle, epochs;
            take_frame(me)
        }
+#ifdef REPEATS
+    /* A frame comes once more: its number was used. kvf_core_frame ends the connection. */
+    :: d_step {
+           !calm && faults > 0 && !frozen[me] && is_up_there[me] && len(to_writer[me]) > 0 ->
+           faults--;
+           HEAR_AGAIN(to_writer[me], kind, nonce, handle, epochs);
+           take_frame(me);
+           ENDS_THERE(me);
+           skip
+       }
+    :: d_step {
+           !calm && faults > 0 && worker == ALIVE && is_up[me] && len(to_sink[me]) > 0 ->
+           faults--;
+           HEAR_AGAIN_SINK(to_sink[me], kind, nonce, broken);
+           act_on_answer(me);
+           ENDS_HERE(me);
+           skip
+       }
+#endif
 #ifdef OLD_CONNECTION_IS_READ
     :: d_step {
            !frozen[me] && len(unread[me]) > 0 ->

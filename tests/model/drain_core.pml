@@ -531,6 +531,11 @@ inline take_ended(W)
 inline take_answer(W)
 {
     to_sink[W] ? kind, nonce, broken;
+    act_on_answer(W)
+}
+
+inline act_on_answer(W)
+{
 #ifdef NONCE_IS_NOT_CHECKED
     if
     :: grants[GW(now, W)].state == SENT && !grants[GW(now, W)].answered -> nonce = now
