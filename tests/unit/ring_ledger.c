@@ -1,7 +1,10 @@
 #include <criterion/criterion.h>
 
 #include <errno.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -257,4 +260,59 @@ Test(ring_ledger, the_count_of_readers_never_runs_over)
     cr_assert(is_idle(&world, 0));
     cr_assert_eq(kvf_ledger_readers(world.words[1]), UINT32_MAX);
     free(world.shm);
+}
+
+/* Two threads: one has read its last byte of a page and takes its count back, the other sees the page idle
+ * and fills it. Under a thread sanitizer this shows the edge G1 itself. */
+struct refill {
+    struct world world;
+    unsigned char bytes[PAGES];
+};
+
+static void *fill_what_is_idle(void *arg)
+{
+    struct refill *refill = arg;
+    for (uint64_t page = 0; page < PAGES; page++) {
+        while (!is_idle(&refill->world, page)) {
+            sched_yield();
+        }
+        refill->bytes[page] = 0xee;
+    }
+    return NULL;
+}
+
+static void read_and_take_back(bool is_source)
+{
+    static struct refill refill;
+    world_init(&refill.world);
+    memset(refill.bytes, 0x11, sizeof refill.bytes);
+    struct kvf_run_shm all = {.region = 9, .first = 0, .count = PAGES};
+    publish(&refill.world, 1, 5, KVF_PHASE_OPEN);
+    cr_assert_eq(is_source ? lend_source(&refill.world, &all, 1, NULL)
+                           : lend(&refill.world, &all, 1, 1, 5, NULL),
+                 0);
+    pthread_t filler;
+    cr_assert_eq(pthread_create(&filler, NULL, fill_what_is_idle, &refill), 0);
+    for (uint32_t page = 0; page < PAGES; page++) {
+        struct kvf_run_shm one = {.region = 9, .first = page, .count = 1};
+        cr_assert_eq(refill.bytes[page], 0x11, "page %u was filled while it was lent", page);
+        if (is_source) {
+            kvf_ledger_undo_source(refill.world.words, &one, 1);
+        } else {
+            kvf_ledger_undo_sink(refill.world.words, &one, 1, 1, 5);
+        }
+    }
+    cr_assert_eq(pthread_join(filler, NULL), 0);
+    cr_assert_eq(refill.bytes[PAGES - 1], 0xee);
+    free(refill.world.shm);
+}
+
+Test(ring_ledger, whoever_sees_a_source_page_idle_is_behind_its_last_reader)
+{
+    read_and_take_back(true);
+}
+
+Test(ring_ledger, whoever_sees_a_page_given_back_is_behind_who_gave_it_back)
+{
+    read_and_take_back(false);
 }
