@@ -5,6 +5,7 @@
 #include "sidecar/host/clock.h"
 
 #define GROUP_ASK_NS (250 * KVF_NS_PER_MS)
+#define REGRANTS_MAX 3u /* lanes that break four times under one room are not worth a fifth */
 
 #define COUNTER(value, name, unit) [value] = {name, unit, KVF_STATS_COUNTER}
 #define GAUGE(value, name, unit)                                                               \
@@ -54,6 +55,7 @@ static const struct kvf_stats_def defs[] = {
     COUNTER(KVF_COUNT_GROUP_STALE, "group_messages_stale_total", "frames"),
     COUNTER(KVF_COUNT_GROUP_CLOSED, "rooms_closed_by_group_total", "rooms"),
     COUNTER(KVF_COUNT_ROOMS_ADOPTED, "rooms_adopted_total", "rooms"),
+    COUNTER(KVF_COUNT_REGRANTS, "regrants_total", "grants"),
 
     GAUGE(KVF_GAUGE_ROOMS_OPEN, "rooms_open", "rooms"),
     GAUGE(KVF_GAUGE_ROOMS_CLOSING, "rooms_closing", "rooms"),
@@ -146,6 +148,7 @@ void kvf_core_config_of(const struct kvf_config *config, uint64_t supervisor_id,
         .fence_ns = config->fence_ms * KVF_NS_PER_MS,
         .liveness_ns = config->liveness_ms * KVF_NS_PER_MS,
         .group_ask_ns = GROUP_ASK_NS,
+        .regrants_max = REGRANTS_MAX,
     };
     snprintf(ret_core->name, sizeof(ret_core->name), "%s", config->name);
 }

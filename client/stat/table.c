@@ -309,6 +309,7 @@ static void print_rooms(FILE *out, struct kvf_stat_daemon *daemon)
         {"peer_aborts_total", "by peers", FORM_COUNT},
         {"aborts_late_total", "too late", FORM_COUNT},
         {"rooms_adopted_total", "taken over", FORM_COUNT},
+        {"regrants_total", "granted anew", FORM_COUNT},
     };
     static const struct item pages[] = {
         {"pages_held", "held", FORM_COUNT},

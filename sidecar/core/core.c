@@ -168,12 +168,14 @@ static void tick_bootstrap(struct kvf_core *core, uint64_t now_ns, uint64_t *due
         if (room == KVF_LIST_NONE) {
             return;
         }
-        uint64_t end_ns = core->rooms[room].opened_ns + core->config.bootstrap_ns;
+        const struct kvf_room_rec *r = &core->rooms[room];
+        uint64_t end_ns = r->wait_since_ns + core->config.bootstrap_ns;
         if (end_ns > now_ns) {
             *due_ns = end_ns < *due_ns ? end_ns : *due_ns;
             return;
         }
-        kvf_room_close(core, now_ns, room, KVF_OUTCOME_FAILED, KVF_E_BOOTSTRAP_TIMEOUT, 0);
+        kvf_room_close(core, now_ns, room, KVF_OUTCOME_FAILED,
+                       r->waits_again ? KVF_E_LANE_LOST : KVF_E_BOOTSTRAP_TIMEOUT, 0);
     }
 }
 
@@ -197,6 +199,11 @@ static void tick_cooperative(struct kvf_core *core, uint64_t now_ns, uint64_t *d
             break;
         }
         kvf_list_remove(&core->grant_deadlines, grant);
+        if (g->is_stopped && !g->is_retired && kvf_grant_is_between(core, g)) {
+            /* It stopped and does not say why: not for a lane's sake, then. */
+            kvf_room_close(core, now_ns, g->room, KVF_OUTCOME_FAILED, KVF_E_PEER_ABORTED, 0);
+            continue;
+        }
         if (g->proven_mask == g->lane_mask) {
             /* Proven, but its one answer never came: the loss of the connection answers it. */
             kvf_peer_drop(core, now_ns, g->peer, ETIMEDOUT);

@@ -61,6 +61,7 @@ struct kvf_core_config {
     uint64_t fence_ns;
     uint64_t liveness_ns;
     uint64_t group_ask_ns; /* a rank that has not settled is asked again this often */
+    uint32_t regrants_max; /* new grants a writer of a room gets after fences; 0: none */
     char name[KVF_WIRE_NAME_BYTES];
 };
 
@@ -394,6 +395,7 @@ enum kvf_core_counter {
     KVF_COUNT_GROUP_STALE,   /* ... of them for a group, rank or room that is not here */
     KVF_COUNT_GROUP_CLOSED,  /* rooms closed because another rank's ended */
     KVF_COUNT_ROOMS_ADOPTED, /* of an earlier worker, undrained */
+    KVF_COUNT_REGRANTS,      /* as sink: new grants in the place of fenced ones */
     KVF_COUNTERS
 };
 enum kvf_core_gauge {

@@ -186,7 +186,8 @@ static bool emit_fragment(struct kvf_core *core, uint32_t grant, struct out *o)
                                .page_count = g->page_count,
                                .total_runs = total,
                                .first_run = g->run_cursor,
-                               .run_count = count};
+                               .run_count = count,
+                               .past_nonce = g->past_nonce};
     memcpy(m.lane_epochs, g->lane_epochs, sizeof m.lane_epochs);
     for (uint32_t i = 0; i < KVF_LANES_MAX; i++) {
         m.lane_epochs[i] = (g->lane_mask >> i & 1u) != 0 ? g->lane_epochs[i] : 0;
@@ -201,12 +202,16 @@ static bool emit_fragment(struct kvf_core *core, uint32_t grant, struct out *o)
     return true;
 }
 
+/* LANE_LOST: this grant ends, and another one follows; the source's room stays open for it. */
 static bool emit_abort(struct kvf_core *core, uint32_t grant, uint64_t nonce, struct out *o)
 {
     struct kvf_grant *g = &core->grants[grant];
     struct kvf_peer *p = &core->peers[g->peer];
-    struct kvf_wire_abort m = {
-        .nonce = nonce, .label = g->label, .key = g->key, .reason = KVF_E_ABORTED};
+    struct kvf_wire_abort m = {.nonce = nonce,
+                               .label = g->label,
+                               .key = g->key,
+                               .reason = kvf_grant_is_between(core, g) ? KVF_E_LANE_LOST
+                                                                       : KVF_E_ABORTED};
     return took(o, p, kvf_wire_put_abort(o->buf + o->used, o->cap - o->used, p->seq_out, &m));
 }
 
@@ -215,7 +220,7 @@ static bool emit_sink(struct kvf_core *core, uint64_t now_ns, uint32_t grant, st
 {
     struct kvf_grant *g = &core->grants[grant];
     if (g->state == KVF_GRANT_TELL) {
-        if (!emit_abort(core, grant, 0, o)) {
+        if (!emit_abort(core, grant, g->past_nonce, o)) {
             return false;
         }
         kvf_grant_forget(core, now_ns, grant);
@@ -225,9 +230,10 @@ static bool emit_sink(struct kvf_core *core, uint64_t now_ns, uint32_t grant, st
         if (!emit_abort(core, grant, g->nonce, o)) {
             return false;
         }
-        g->owes_abort = false;
+        g->owes_abort = false; /* a half-sent GRANT stays half: its answer is DECLINE */
         kvf_list_remove(&core->peers[g->peer].owed, grant);
-        return true; /* a half-sent GRANT stays half: its answer is DECLINE */
+        kvf_grant_settle(core, now_ns, grant);
+        return true;
     }
     if (g->state != KVF_GRANT_QUEUED && g->state != KVF_GRANT_SENDING) {
         kvf_list_remove(&core->peers[g->peer].owed,

@@ -232,9 +232,45 @@ void kvf_grant_forget(struct kvf_core *core, uint64_t now_ns, uint32_t grant)
     kvf_peer_check_free(core, peer);
 }
 
-static bool is_over(const struct kvf_grant *g)
+/* The peer's room still learns that nobody comes. */
+static void tell_or_forget(struct kvf_core *core, uint64_t now_ns, uint32_t grant)
 {
-    return g->lane_mask != 0 && g->proven_mask == g->lane_mask && g->is_answered;
+    struct kvf_grant *g = &core->grants[grant];
+    struct kvf_peer *p = &core->peers[g->peer];
+    g->state = KVF_GRANT_TELL;
+    kvf_list_remove(&core->grant_deadlines, grant);
+    bool may_reach = p->state != KVF_PEER_IDLE; /* connected, or another try is on its way */
+    /* Hints to a peer that is away are bounded, and to one that does not read they never take the
+     * last quarter of the table: grants are everybody's. */
+    bool is_away = p->state != KVF_PEER_UP && p->owed.count >= core->limits.grants_max / 64;
+    bool is_full = core->gauges[KVF_GAUGE_GRANTS_OUT] >
+                   core->limits.grants_max - core->limits.grants_max / 4;
+    if (may_reach && !is_away && !is_full) {
+        kvf_list_push(&p->owed, grant);
+        kvf_peer_owe(core, g->peer);
+    } else {
+        kvf_grant_forget(core, now_ns, grant);
+    }
+}
+
+void kvf_grant_settle(struct kvf_core *core, uint64_t now_ns, uint32_t grant)
+{
+    struct kvf_grant *g = &core->grants[grant];
+    if (g->lane_mask == 0 || g->proven_mask != g->lane_mask || !g->is_answered ||
+        g->owes_abort) {
+        return;
+    }
+    if (kvf_grant_is_between(core, g)) {
+        if (g->is_retired) {
+            kvf_grant_renew(core, now_ns, grant);
+        }
+        return;
+    }
+    if (g->owes_tell) {
+        tell_or_forget(core, now_ns, grant);
+    } else {
+        kvf_grant_forget(core, now_ns, grant);
+    }
 }
 
 void kvf_grant_close(struct kvf_core *core, uint64_t now_ns, uint32_t grant)
@@ -245,53 +281,58 @@ void kvf_grant_close(struct kvf_core *core, uint64_t now_ns, uint32_t grant)
     }
     g->is_closed = true;
     if (g->state == KVF_GRANT_QUEUED) {
-        /* No byte of it was handed to a socket. The peer's room still learns that nobody comes. */
+        /* No byte of it was handed to a socket. */
         give_lanes_back(core, grant);
         count_out(core, g, KVF_PROOF_NEVER_POSTED);
-        g->state = KVF_GRANT_TELL;
-        struct kvf_peer *p = &core->peers[g->peer];
-        bool may_reach =
-            p->state != KVF_PEER_IDLE; /* connected, or another try is on its way */
-        /* Hints to a peer that is away are bounded, and to one that does not read they never take the
-         * last quarter of the table: grants are everybody's. */
-        bool is_away = p->state != KVF_PEER_UP && p->owed.count >= core->limits.grants_max / 64;
-        bool is_full = core->gauges[KVF_GAUGE_GRANTS_OUT] >
-                       core->limits.grants_max - core->limits.grants_max / 4;
-        if (may_reach && !is_away && !is_full) {
-            kvf_list_push(&p->owed, grant);
-            kvf_peer_owe(core, g->peer);
-        } else {
-            kvf_grant_forget(core, now_ns, grant);
-        }
+        tell_or_forget(core, now_ns, grant);
         return;
     }
-    if (g->proven_mask != g->lane_mask) {
-        g->owes_abort = true;
+    bool is_proven = g->proven_mask == g->lane_mask;
+    if (!is_proven || g->is_retired) {
+        g->owes_abort = true; /* once more, if it was told to keep its room open */
         kvf_list_push(&core->peers[g->peer].owed, grant);
         kvf_peer_owe(core, g->peer);
+    }
+    if (!is_proven && !kvf_list_has(&core->grant_deadlines, grant)) {
         g->deadline_ns = now_ns + core->config.cooperative_ns;
         kvf_list_push(&core->grant_deadlines, grant);
         kvf_core_due(core, g->deadline_ns);
-        if (core->config.placement == KVF_PLACEMENT_CHECKED) {
-            /* Whoever places asks kvf_core_place before every receive, on this thread. */
-            g->is_revoked = true;
-            count_out(core, g, KVF_PROOF_REVOKED);
-        }
+    }
+    if (is_proven && (g->is_retired || g->is_stopped)) {
+        count_out(core, g, KVF_PROOF_NONE);
+        kvf_grant_settle(core, now_ns, grant);
+    } else if (!is_proven && core->config.placement == KVF_PLACEMENT_CHECKED) {
+        /* Whoever places asks kvf_core_place before every receive, on this thread. */
+        g->is_revoked = true;
+        count_out(core, g, KVF_PROOF_REVOKED);
     }
 }
 
 /* Proven before its one answer: behind an END an ACCEPT is on its way; otherwise the source may still hold
  * the GRANT parked, and an ABORT asks for the answer. Without it the handle would be taken for ever. */
-static void await_answer(struct kvf_core *core, uint64_t now_ns, uint32_t grant, bool landed)
+static void await_answer(struct kvf_core *core, uint64_t now_ns, uint32_t grant, bool asks)
 {
     struct kvf_grant *g = &core->grants[grant];
     g->deadline_ns = now_ns + core->config.cooperative_ns;
     kvf_list_push(&core->grant_deadlines, grant);
     kvf_core_due(core, g->deadline_ns);
-    if (!landed) {
+    if (asks) {
         g->owes_abort = true;
         kvf_list_push(&core->peers[g->peer].owed, grant);
         kvf_peer_owe(core, g->peer);
+    }
+}
+
+/* Every lane is proven, and the room is open: it goes on waiting, for a new grant or for the reason. */
+static void proven_between(struct kvf_core *core, uint64_t now_ns, uint32_t grant)
+{
+    struct kvf_grant *g = &core->grants[grant];
+    if (g->is_retired) {
+        kvf_list_remove(&core->grant_deadlines, grant);
+        if (!g->is_answered) {
+            await_answer(core, now_ns, grant, false); /* its ABORT asks already */
+        }
+        kvf_grant_settle(core, now_ns, grant);
     }
 }
 
@@ -300,12 +341,17 @@ static void grant_proven(struct kvf_core *core, uint64_t now_ns, uint32_t grant)
 {
     struct kvf_grant *g = &core->grants[grant];
     uint32_t room = g->room;
-    bool landed = g->end_mask == g->lane_mask;
+    bool landed = g->end_mask == g->lane_mask && !g->is_retired;
+    if (kvf_grant_is_between(core, g)) {
+        proven_between(core, now_ns, grant);
+        return;
+    }
     kvf_list_remove(&core->grant_deadlines, grant);
     g->is_closed = true;
-    g->owes_abort = false;
+    /* After a fence the source may have seen no more than a broken lane, and would wait for us. */
+    g->owes_abort = g->owes_abort && (g->is_retired || g->proof >= KVF_PROOF_FENCED);
     if (!g->is_answered) {
-        await_answer(core, now_ns, grant, landed);
+        await_answer(core, now_ns, grant, !landed);
     }
     if (room != KVF_NONE) {
         struct kvf_room_rec *r = &core->rooms[room];
@@ -322,9 +368,7 @@ static void grant_proven(struct kvf_core *core, uint64_t now_ns, uint32_t grant)
         }
         kvf_room_try_drain(core, now_ns, room);
     }
-    if (is_over(g)) {
-        kvf_grant_forget(core, now_ns, grant);
-    }
+    kvf_grant_settle(core, now_ns, grant);
 }
 
 void kvf_grant_prove(struct kvf_core *core, uint64_t now_ns, uint32_t grant, uint32_t lane_idx,
@@ -395,32 +439,49 @@ static void fence_broken(struct kvf_core *core, uint64_t now_ns, const struct kv
     }
 }
 
+static void declined_late(struct kvf_core *core, uint64_t now_ns, uint32_t grant, bool is_again)
+{
+    struct kvf_grant *g = &core->grants[grant];
+    if (!is_again && g->room != KVF_NONE) {
+        count_out(core, g, KVF_PROOF_NONE);
+        kvf_room_try_drain(core, now_ns, g->room);
+    }
+    kvf_grant_settle(core, now_ns, grant);
+}
+
 void kvf_grant_declined(struct kvf_core *core, uint64_t now_ns, uint32_t grant, uint32_t reason,
                         uint32_t detail)
 {
     struct kvf_grant *g = &core->grants[grant];
-    const struct kvf_grant declined = *g; /* proven below, it may be another's then */
     kvf_count(core, KVF_COUNT_GRANTS_DECLINED);
+    bool is_lane = reason == KVF_E_LANE_LOST;
+    if (is_lane && kvf_grant_may_retire(core, g)) {
+        kvf_grant_retire(core, now_ns, grant);
+    }
+    bool is_again = is_lane && kvf_grant_is_between(core, g);
     g->is_answered = true;
     g->state = KVF_GRANT_ACCEPTED; /* answered; what is left is proof, which follows at once */
-    g->is_closed = true;
     g->owes_abort = false;
-    uint32_t room = g->room;
-    if (room != KVF_NONE) {
-        kvf_room_close(core, now_ns, room, KVF_OUTCOME_FAILED, reason_from_peer(reason),
-                       reason);
+    if (!is_again) {
+        g->is_closed = true;
+        /* The source's room stays open for a lane's sake, or for the grant before this one. */
+        g->owes_tell = is_lane || (g->past_nonce != 0 && reason != KVF_E_PEER_ROOM_GONE);
+        if (g->room != KVF_NONE) {
+            kvf_room_close(core, now_ns, g->room, KVF_OUTCOME_FAILED, reason_from_peer(reason),
+                           reason);
+        }
+    }
+    if (is_lane) {
+        fence_broken(core, now_ns, g, detail); /* before its successor chooses lanes */
     }
     uint32_t left = kvf_left(g->lane_mask, g->proven_mask);
-    if (left == 0) {
-        kvf_grant_forget(core, now_ns, grant);
+    if (left == 0) { /* its lanes were fenced before the answer came */
+        declined_late(core, now_ns, grant, is_again);
     }
     for (uint32_t i = 0; i < KVF_LANES_MAX; i++) {
         if ((left >> i & 1u) != 0) {
             kvf_grant_prove(core, now_ns, grant, i, KVF_PROOF_NEVER_POSTED);
         }
-    }
-    if (reason == KVF_E_LANE_LOST) {
-        fence_broken(core, now_ns, &declined, detail);
     }
 }
 
@@ -430,17 +491,20 @@ void kvf_grant_accepted(struct kvf_core *core, uint64_t now_ns, uint32_t grant)
     kvf_count(core, KVF_COUNT_GRANTS_ACCEPTED);
     g->state = KVF_GRANT_ACCEPTED;
     g->is_answered = true;
-    if (g->room != KVF_NONE) {
+    g->is_accepted = true;
+    if (g->proven_mask == g->lane_mask) {
+        kvf_list_remove(&core->grant_deadlines, grant); /* it was the answer's */
+    }
+    if (g->room != KVF_NONE && !g->is_retired) {
         struct kvf_room_rec *r = &core->rooms[g->room];
         r->accepted_count++;
         if (r->accepted_count == r->grant_count) {
+            r->was_granted = true;
             kvf_room_wait_over(core, g->room);
             kvf_room_publish(core, g->room);
         }
     }
-    if (is_over(g)) {
-        kvf_grant_forget(core, now_ns, grant);
-    }
+    kvf_grant_settle(core, now_ns, grant);
 }
 
 void kvf_grant_ended(struct kvf_core *core, uint64_t now_ns, uint32_t grant, uint32_t reason,
@@ -449,7 +513,9 @@ void kvf_grant_ended(struct kvf_core *core, uint64_t now_ns, uint32_t grant, uin
     struct kvf_grant *g = &core->grants[grant];
     uint32_t fence = kvf_left(g->lane_mask & broken_lanes, g->proven_mask);
     uint32_t peer = g->peer;
-    if (g->room != KVF_NONE) {
+    if (reason == KVF_E_LANE_LOST && kvf_grant_may_retire(core, g)) {
+        kvf_grant_retire(core, now_ns, grant);
+    } else if (g->room != KVF_NONE) {
         kvf_room_close(core, now_ns, g->room, KVF_OUTCOME_FAILED, reason_from_peer(reason),
                        reason);
     }
@@ -544,11 +610,15 @@ int kvf_core_marker(struct kvf_core *core, uint64_t now_ns, uint32_t lane, uint3
         return 0;
     }
     kvf_count(core, KVF_COUNT_MARKERS_DRAIN);
-    uint32_t room = g->room;
-    kvf_grant_prove(core, now_ns, idx, lane_idx, KVF_PROOF_PEER_DRAINED);
-    if (room != KVF_NONE) {
-        kvf_room_close(core, now_ns, room, KVF_OUTCOME_FAILED, KVF_E_PEER_ABORTED, 0);
+    if (!g->is_stopped && !g->is_retired && !g->is_closed) {
+        /* ENDED is on its way with the reason: the room fails, or another lane of this grant broke and
+         * it gets a new one. */
+        g->is_stopped = true;
+        g->deadline_ns = now_ns + core->config.cooperative_ns;
+        kvf_list_push(&core->grant_deadlines, idx);
+        kvf_core_due(core, g->deadline_ns);
     }
+    kvf_grant_prove(core, now_ns, idx, lane_idx, KVF_PROOF_PEER_DRAINED);
     return 0;
 }
 

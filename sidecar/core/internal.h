@@ -2,6 +2,7 @@
  *
  *   core.c    memory, time, the pull of actions   room.c    the one gate all ends pass
  *   grant.c   sink side of a grant                source.c  source side of a grant
+ *   regrant.c the sink's new grants after a fence
  *   piece.c   pieces of a source room, posts      lane.c    lanes, fences
  *   peer.c    control connections                 emit.c    bytes owed to a peer
  *   region.c  clients, regions, the owner table   runs.c    page lists
@@ -23,9 +24,11 @@
 #define KVF_LANE_RETRY_NS UINT64_C(20000000)
 #define KVF_GEOMETRY_SALT UINT64_C(0x6b7666)
 #define KVF_RATE_WINDOW_NS UINT64_C(50000000)
-#define KVF_GROUP_HINTS 32768u      /* keys of ended rooms, power of two; overwritten freely */
-#define KVF_GROUP_HINT_WAYS 4u      /* ... in sets of so many */
-#define KVF_GROUP_HOLD_ASKS 4u      /* so often ranks are asked for a client that left */
+#define KVF_SOURCE_LOSSES_MAX                                                                  \
+    64u                        /* so often a sink may come again; it keeps a bound of its own */
+#define KVF_GROUP_HINTS 32768u /* keys of ended rooms, power of two; overwritten freely */
+#define KVF_GROUP_HINT_WAYS 4u /* ... in sets of so many */
+#define KVF_GROUP_HOLD_ASKS 4u /* so often ranks are asked for a client that left */
 #define KVF_GROUP_DEPARTED_MAX 256u /* ranks whose client left; the oldest goes first */
 #define KVF_GROUP_ROOMS_PER_KEY                                                                \
     4u /* of one rank: a sink, a source, and those of an earlier worker */
@@ -67,7 +70,7 @@ struct kvf_room_rec {
     uint64_t generation;
     uint64_t label;
     uint64_t key;
-    uint64_t opened_ns;
+    uint64_t wait_since_ns; /* in the bootstrap list: opened, or a grant was lost */
     uint64_t closed_ns;
     uint64_t close_to_drained_ns;
     uint64_t placed_bytes;
@@ -86,6 +89,9 @@ struct kvf_room_rec {
     bool are_leases_idle; /* external leases: closed and zero */
     bool has_posted;      /* source: something was ever posted */
     bool is_twin;         /* source: refused, another open room has its (label, key) */
+    bool was_granted; /* all its peers were there once: what the engine sees never goes back */
+    bool waits_again; /* in the bootstrap list for a new grant */
+    uint8_t past_proof;   /* sink: weakest of the grants that new ones took the place of */
     uint16_t region_mask; /* slots of the regions referenced */
     uint32_t run_block;   /* sink: page list */
     uint32_t run_count;
@@ -97,10 +103,12 @@ struct kvf_room_rec {
     uint32_t unproven_count; /* sink: grants that may still place; source: none */
     uint32_t pairs_unproven; /* sink: (grant, lane) pairs, for the stats */
     uint32_t sink_count;     /* source: served sinks ... */
-    uint32_t sinks_ended;    /* ... of which so many ended ... */
-    uint32_t sinks_ok;       /* ... and so many with END on every lane */
-    uint32_t leases;         /* source: posts accepted and not completed */
-    uint32_t region;         /* source */
+    uint32_t
+        lost_count; /* ... of the matched grants so many lost a lane: their sinks come again */
+    uint32_t sinks_ended; /* ... of which so many ended ... */
+    uint32_t sinks_ok;    /* ... and so many with END on every lane */
+    uint32_t leases;      /* source: posts accepted and not completed */
+    uint32_t region;      /* source */
     uint32_t aux_region;
     uint32_t piece_head; /* source: index + 1 */
     uint32_t piece_tail;
@@ -119,7 +127,7 @@ struct kvf_room_rec {
     struct kvf_link group_local; /* core list: owed to ranks of this very daemon */
     struct kvf_link group_stuck; /* core list: drained, waits for others; oldest first */
     struct kvf_link hash;        /* source, open: chain of its (label, key) bucket */
-    struct kvf_link bootstrap;   /* open and waiting for a peer, in order of opened_ns */
+    struct kvf_link bootstrap;   /* open and waiting for a peer, in order of wait_since_ns */
     struct kvf_link publish;
     struct kvf_link leases_close;
 };
@@ -144,6 +152,7 @@ enum kvf_grant_state {
 
 struct kvf_grant {
     uint64_t nonce;
+    uint64_t past_nonce; /* the last one accepted for this writer, 0: none was */
     uint64_t label;
     uint64_t key;
     uint64_t deadline_ns; /* cooperative, once closed */
@@ -157,6 +166,7 @@ struct kvf_grant {
     uint32_t room_next;  /* index + 1 */
     uint32_t lane_epochs[KVF_LANES_MAX];
     uint16_t handle_gen;
+    uint16_t regrants; /* grants before this one, for the same writer of the room */
     uint8_t state;
     uint8_t lane_mask;
     uint8_t
@@ -167,7 +177,11 @@ struct kvf_grant {
     bool is_revoked;     /* checked placement: nothing is placed any more */
     bool is_counted_out; /* the room no longer waits for it */
     bool is_answered;    /* ACCEPT or DECLINE came, or none can come: one answer per GRANT */
+    bool is_accepted;    /* ... and it was ACCEPT */
+    bool is_retired; /* a lane of it broke: proven everywhere, it makes room for a new grant */
+    bool is_stopped; /* DRAIN came while the room is open; ENDED says why */
     bool owes_abort;
+    bool owes_tell; /* the source's room may wait for a grant that will not come */
     struct kvf_link in_peer;
     struct kvf_link waiting;  /* peer's list: wants credits */
     struct kvf_link owed;     /* peer's send list */
@@ -185,12 +199,14 @@ enum kvf_source_state {
 
 struct kvf_source_grant {
     uint64_t nonce;
+    uint64_t past_nonce; /* the grant whose place this one takes, 0: none */
     uint64_t label;
     uint64_t key;
     uint64_t deadline_ns;
     uint64_t posted_bytes;                     /* posted and not completed */
     uint64_t lane_posted_bytes[KVF_LANES_MAX]; /* ... on each lane */
     uint64_t total_bytes;
+    uint64_t sent_bytes;  /* completed with success */
     uint32_t incarnation; /* upper half of the cookie */
     uint32_t handle;      /* the sink's */
     uint32_t room;        /* index, KVF_NONE */
@@ -222,7 +238,12 @@ struct kvf_source_grant {
     uint8_t dead_mask;      /* the lane broke: no marker may follow */
     uint8_t detached_mask;  /* lanes whose transport was told to let the source pages go */
     bool is_closing;        /* no more data: DRAIN goes on every unmarked lane */
-    bool is_counted_out;    /* the room no longer waits for this sink */
+    bool is_counted_out; /* the room no longer waits for this sink, or for this grant of it */
+    bool is_aborted;     /* the sink said so itself */
+    bool is_lost; /* a lane broke: keeps the sink's place until it comes again or gives up */
+    bool is_given_up; /* ... which it did */
+    bool is_replaced; /* ... or its new grant has the place */
+    uint8_t losses;   /* grants before this one, for the same sink */
     bool owes_accept;
     bool owes_ended;
     struct kvf_link hash; /* parked: chain of (label, key) */
@@ -486,6 +507,8 @@ void kvf_room_publish(struct kvf_core *core, uint32_t room);
 void kvf_room_set_phase(struct kvf_core *core, uint32_t room, enum kvf_phase phase);
 void kvf_room_wait_over(struct kvf_core *core,
                         uint32_t room); /* bootstrap deadline no longer runs */
+/* A grant was lost: the bootstrap deadline runs anew, unless it still runs. */
+void kvf_room_wait_again(struct kvf_core *core, uint64_t now_ns, uint32_t room);
 
 /* grant.c: sink side */
 int kvf_grant_create(struct kvf_core *core, uint64_t now_ns, uint32_t room, uint32_t peer,
@@ -503,6 +526,18 @@ void kvf_grant_unqueue(struct kvf_core *core,
 void kvf_grants_admit(struct kvf_core *core, uint64_t now_ns,
                       uint32_t peer); /* credits -> owed */
 void kvf_grant_forget(struct kvf_core *core, uint64_t now_ns, uint32_t grant);
+/* Proven everywhere, answered, nothing owed: the record is free, or a new grant's. */
+void kvf_grant_settle(struct kvf_core *core, uint64_t now_ns, uint32_t grant);
+
+/* regrant.c: new grants of the sink after a fence */
+/* A lane of this grant broke or is broken here: it is retired, or its room fails. */
+void kvf_grant_lane_lost(struct kvf_core *core, uint64_t now_ns, uint32_t grant);
+/* Its room is open and may have another grant in its place. */
+bool kvf_grant_may_retire(const struct kvf_core *core, const struct kvf_grant *g);
+void kvf_grant_retire(struct kvf_core *core, uint64_t now_ns, uint32_t grant);
+/* Retired or stopped, and its room is open: whatever is proven of it, the room waits on. */
+bool kvf_grant_is_between(const struct kvf_core *core, const struct kvf_grant *g);
+void kvf_grant_renew(struct kvf_core *core, uint64_t now_ns, uint32_t grant);
 struct kvf_grant *kvf_grant_by_nonce(struct kvf_core *core, uint32_t peer, uint64_t nonce,
                                      uint32_t *ret_idx);
 uint32_t kvf_grant_handle(uint32_t idx, const struct kvf_grant *g);

@@ -325,9 +325,9 @@ static uint32_t next_or_first(const struct kvf_core *core, uint32_t peer, uint32
     return is_same ? next : kvf_list_first(&core->peers[peer].grants);
 }
 
-/* The rooms of the lane's grants end now, not when the fence returns: the time that their other lanes
- * have for a marker runs meanwhile. */
-static void close_rooms_of(struct kvf_core *core, uint64_t now_ns, uint32_t lane_id)
+/* The lane's grants end now, not when the fence returns: the time that their other lanes have for a marker
+ * runs meanwhile. */
+static void end_grants_of(struct kvf_core *core, uint64_t now_ns, uint32_t lane_id)
 {
     uint32_t peer = lane_id / KVF_LANES_MAX;
     struct kvf_peer *p = &core->peers[peer];
@@ -335,21 +335,13 @@ static void close_rooms_of(struct kvf_core *core, uint64_t now_ns, uint32_t lane
     while (g != KVF_LIST_NONE) {
         uint32_t next = kvf_list_next(&p->grants, g);
         uint64_t next_nonce = next == KVF_LIST_NONE ? 0 : core->grants[next].nonce;
-        struct kvf_grant *grant = &core->grants[g];
-        uint32_t room = grant->room;
-        if (room != KVF_NONE && grant->state != KVF_GRANT_QUEUED &&
-            is_on_lane(grant, lane_id % KVF_LANES_MAX, core->lanes[lane_id].epoch)) {
-            bool was_open = core->rooms[room].phase == KVF_PHASE_OPEN;
-            kvf_room_close(core, now_ns, room, KVF_OUTCOME_FAILED, KVF_E_LANE_LOST, 0);
-            if (core->rooms[room].phase == KVF_PHASE_CLOSING) {
-                kvf_room_set_phase(core, room, KVF_PHASE_FENCING);
-            }
-            if (was_open) {
-                next = next_or_first(core, peer, next, next_nonce);
-            }
+        if (is_on_lane(&core->grants[g], lane_id % KVF_LANES_MAX, core->lanes[lane_id].epoch)) {
+            kvf_grant_lane_lost(core, now_ns, g);
+            next = next_or_first(core, peer, next, next_nonce);
         }
         g = next;
     }
+    kvf_grants_admit(core, now_ns, peer); /* what was not sent takes another lane */
 }
 
 void kvf_lane_start_fence(struct kvf_core *core, uint64_t now_ns, uint32_t lane_id)
@@ -377,7 +369,7 @@ void kvf_lane_start_fence(struct kvf_core *core, uint64_t now_ns, uint32_t lane_
     kvf_list_push(&core->fencing, lane_id);
     kvf_core_due(core, now_ns + core->config.fence_ns);
     if (p->role == KVF_PEER_OUT) {
-        close_rooms_of(core, now_ns, lane_id);
+        end_grants_of(core, now_ns, lane_id);
     }
 }
 
@@ -389,23 +381,9 @@ static void fenced_as_sink(struct kvf_core *core, uint64_t now_ns, uint32_t peer
     while (g != KVF_LIST_NONE) {
         uint32_t next = kvf_list_next(&p->grants, g);
         uint64_t next_nonce = next == KVF_LIST_NONE ? 0 : core->grants[next].nonce;
-        struct kvf_grant *grant = &core->grants[g];
-        if (is_on_lane(grant, lane_idx, epoch)) {
-            if (grant->state == KVF_GRANT_QUEUED) {
-                kvf_grant_unqueue(core,
-                                  g); /* nothing of it ever left: other lanes may have it */
-            } else {
-                uint32_t room = grant->room;
-                kvf_grant_prove(core, now_ns, g, lane_idx, KVF_PROOF_FENCED);
-                if (room != KVF_NONE) {
-                    kvf_room_close(core, now_ns, room, KVF_OUTCOME_FAILED, KVF_E_LANE_LOST, 0);
-                }
-            }
-            if (next != KVF_LIST_NONE &&
-                (core->grants[next].state == KVF_GRANT_FREE ||
-                 core->grants[next].nonce != next_nonce || core->grants[next].peer != peer)) {
-                next = kvf_list_first(&p->grants);
-            }
+        if (is_on_lane(&core->grants[g], lane_idx, epoch)) {
+            kvf_grant_prove(core, now_ns, g, lane_idx, KVF_PROOF_FENCED);
+            next = next_or_first(core, peer, next, next_nonce);
         }
         g = next;
     }

@@ -165,6 +165,12 @@ static void lose_grants_out(struct kvf_core *core, uint64_t now_ns, uint32_t pee
             if (grant->lane_mask != 0) {
                 kvf_grant_unqueue(core, g);
             }
+            if (grant->past_nonce !=
+                0) { /* the source's place for it goes with the connection */
+                grant->past_nonce = 0;
+                kvf_room_close(core, now_ns, grant->room, KVF_OUTCOME_FAILED, KVF_E_PEER_LOST,
+                               (uint32_t)err);
+            }
         } else if (!grant->is_answered || grant->state == KVF_GRANT_SENDING ||
                    !grant->is_closed) {
             grant->is_answered = true;
@@ -201,8 +207,10 @@ static void lose_grants_in(struct kvf_core *core, uint64_t now_ns, uint32_t peer
         if (source->state != KVF_SOURCE_ACTIVE) {
             kvf_source_free(core, now_ns, s);
         } else {
-            if (source->room != KVF_NONE && !source->is_closing &&
-                source->end_ok_mask != source->lane_mask) {
+            bool has_place = source->is_lost ? !source->is_given_up && !source->is_replaced
+                                             : !source->is_closing &&
+                                                   source->end_ok_mask != source->lane_mask;
+            if (source->room != KVF_NONE && has_place) {
                 kvf_room_close(core, now_ns, source->room, KVF_OUTCOME_FAILED, KVF_E_PEER_LOST,
                                (uint32_t)err);
             }
@@ -489,6 +497,7 @@ static uint32_t begin_grant(struct kvf_core *core, uint32_t peer,
     s->key = m->key;
     s->handle = m->handle;
     s->lane_mask = (uint8_t)m->lane_mask;
+    s->past_nonce = m->past_nonce;
     memcpy(s->lane_epochs, m->lane_epochs, sizeof s->lane_epochs);
     s->page_count = m->page_count;
     s->total_runs = m->total_runs;

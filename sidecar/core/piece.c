@@ -275,7 +275,8 @@ static void data_completed(struct kvf_core *core, struct kvf_source_grant *s, ui
     s->lane_posted_bytes[lane_idx] -= post->payload_bytes;
     r->leases--;
     kvf_gauge_sub(core, KVF_GAUGE_POSTED_BYTES, post->payload_bytes);
-    if (status == 0) {
+    if (status == 0 && !s->is_replaced) {
+        s->sent_bytes += post->payload_bytes;
         r->placed_bytes += post->payload_bytes;
     }
 }

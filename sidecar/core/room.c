@@ -27,6 +27,17 @@ void kvf_room_wait_over(struct kvf_core *core, uint32_t room)
     kvf_list_remove(&core->bootstrap, room);
 }
 
+void kvf_room_wait_again(struct kvf_core *core, uint64_t now_ns, uint32_t room)
+{
+    if (kvf_list_has(&core->bootstrap, room)) {
+        return;
+    }
+    core->rooms[room].waits_again = true;
+    core->rooms[room].wait_since_ns = now_ns;
+    kvf_list_push(&core->bootstrap, room);
+    kvf_core_due(core, now_ns + core->config.bootstrap_ns);
+}
+
 static const uint32_t phase_gauge[] = {
     [KVF_PHASE_FREE] = KVF_GAUGES,
     [KVF_PHASE_OPEN] = KVF_GAUGE_ROOMS_OPEN,
@@ -138,7 +149,11 @@ static enum kvf_proof proof_of(const struct kvf_room_rec *r)
         enum kvf_proof own = r->has_posted ? KVF_PROOF_SOURCE_IDLE : KVF_PROOF_NEVER_POSTED;
         return r->proof > own ? (enum kvf_proof)r->proof : own;
     }
-    return r->proof == KVF_PROOF_NONE ? KVF_PROOF_NEVER_POSTED : (enum kvf_proof)r->proof;
+    /* Success is told by the current grants; what went before them was proven too. */
+    uint8_t proof = r->outcome != KVF_OUTCOME_SUCCESS && r->past_proof > r->proof
+                        ? r->past_proof
+                        : r->proof;
+    return proof == KVF_PROOF_NONE ? KVF_PROOF_NEVER_POSTED : (enum kvf_proof)proof;
 }
 
 void kvf_room_try_drain(struct kvf_core *core, uint64_t now_ns, uint32_t room)
@@ -231,7 +246,7 @@ void kvf_core_shutdown(struct kvf_core *core, uint64_t now_ns, bool all)
         struct kvf_client_rec *c = &core->clients[client];
         for (uint32_t slot = 0; slot < c->rooms_max && c->undrained > 0; slot++) {
             uint32_t room = kvf_room_idx(core, client, slot);
-            bool waits = kvf_list_has(&core->bootstrap, room);
+            bool waits = kvf_list_has(&core->bootstrap, room) && !core->rooms[room].waits_again;
             if (core->rooms[room].phase == KVF_PHASE_OPEN && (all || waits)) {
                 kvf_room_close(core, now_ns, room, KVF_OUTCOME_FAILED, KVF_E_SHUTDOWN, 0);
             }
@@ -270,7 +285,7 @@ static int begin_room(struct kvf_core *core, uint64_t now_ns, const struct kvf_c
     *r = (struct kvf_room_rec){.generation = open->generation,
                                .label = open->label,
                                .key = open->key,
-                               .opened_ns = now_ns,
+                               .wait_since_ns = now_ns,
                                .role = (uint8_t)role,
                                .run_block = KVF_RUNS_NONE};
     core->clients[open->client].undrained++;
@@ -587,12 +602,12 @@ static enum kvf_poll_state poll_of(const struct kvf_room_rec *r)
         return KVF_STATE_TRANSFERRING;
     }
     if (r->role == KVF_ROLE_SINK) {
-        if (r->accepted_count < r->grant_count) {
+        if (!r->was_granted) {
             return KVF_STATE_BOOTSTRAPPING;
         }
         return r->is_started ? KVF_STATE_TRANSFERRING : KVF_STATE_WAITING_FOR_INPUT;
     }
-    if (r->grant_count == 0) {
+    if (!r->was_granted) {
         return KVF_STATE_BOOTSTRAPPING;
     }
     return r->piece_head == 0 ? KVF_STATE_WAITING_FOR_INPUT : KVF_STATE_TRANSFERRING;

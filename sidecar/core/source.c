@@ -246,36 +246,57 @@ static uint64_t grant_bytes(const struct kvf_core *core, const struct kvf_source
     return bytes;
 }
 
+static void check_wait(struct kvf_core *core, uint32_t room)
+{
+    const struct kvf_room_rec *r = &core->rooms[room];
+    if (r->grant_count == r->sink_count && r->lost_count == 0) {
+        kvf_room_wait_over(core, room);
+    }
+}
+
 /* One of the sinks that this open room waits for will not come. */
-static void sink_stays_away(struct kvf_core *core, uint64_t now_ns, uint32_t room,
-                            uint32_t reason)
+static void sink_stays_away(struct kvf_core *core, uint64_t now_ns, uint32_t room)
 {
     struct kvf_room_rec *r = &core->rooms[room];
     if (r->grant_count < r->sink_count && r->sink_count > 1) {
         r->sink_count--; /* one sink fewer will come */
-        if (r->grant_count == r->sink_count) {
-            kvf_room_wait_over(core, room);
-        }
+        check_wait(core, room);
         kvf_source_room_check_end(core, now_ns, room);
     } else if (r->grant_count == 0) {
-        kvf_room_close(core, now_ns, room, KVF_OUTCOME_FAILED, reason, 0);
+        kvf_room_close(core, now_ns, room, KVF_OUTCOME_FAILED, KVF_E_PEER_ABORTED, 0);
     }
 }
 
-/* A whole GRANT meets an open room of its label and key. */
-static void match(struct kvf_core *core, uint64_t now_ns, uint32_t source, uint32_t room)
+/* The lost grant `past` makes room for the sink's new one. Its posts may still be out: they are leases of the
+ * room like all others, and nothing follows them. */
+static void replace(struct kvf_core *core, uint64_t now_ns, uint32_t past)
+{
+    struct kvf_source_grant *s = &core->sources[past];
+    struct kvf_room_rec *r = &core->rooms[s->room];
+    assert(s->is_lost);
+    s->is_replaced = true;
+    s->is_counted_out = true;
+    r->lost_count--;
+    r->grant_count--;
+    r->total_bytes -= s->total_bytes;
+    r->placed_bytes -= s->sent_bytes;
+    kvf_source_try_end(core, now_ns, past);
+}
+
+/* A whole GRANT meets an open room of its label and key. past: the lost grant it follows, or KVF_NONE. */
+static void match(struct kvf_core *core, uint64_t now_ns, uint32_t source, uint32_t room,
+                  uint32_t past)
 {
     struct kvf_source_grant *s = &core->sources[source];
     struct kvf_room_rec *r = &core->rooms[room];
-    if (r->grant_count == r->sink_count) {
+    if (past == KVF_NONE && r->grant_count == r->sink_count) {
         kvf_source_decline(core, source, KVF_E_PEER_ROOM_GONE, 0);
         return;
     }
     uint32_t broken = broken_lanes(core, s);
     if (broken != 0) {
-        /* The sink may not have noticed: it ends those lanes too, and opens new ones. */
+        /* The sink may not have noticed: it ends those lanes too, opens new ones, and comes again. */
         kvf_source_decline(core, source, KVF_E_LANE_LOST, broken);
-        sink_stays_away(core, now_ns, room, KVF_E_LANE_LOST); /* its room fails with the lane */
         return;
     }
     uint32_t refusal = !is_geometry_known(core, room, s) ? KVF_E_GEOMETRY
@@ -288,6 +309,10 @@ static void match(struct kvf_core *core, uint64_t now_ns, uint32_t source, uint3
         return;
     }
     unpark(core, source);
+    if (past != KVF_NONE) {
+        s->losses = (uint8_t)(core->sources[past].losses + 1u);
+        replace(core, now_ns, past);
+    }
     s->state = KVF_SOURCE_ACTIVE;
     s->room = room;
     s->room_next = r->grants;
@@ -299,14 +324,30 @@ static void match(struct kvf_core *core, uint64_t now_ns, uint32_t source, uint3
     s->piece = r->piece_head;
     s->owes_accept = true;
     kvf_source_owe(core, source);
+    r->was_granted = true;
     kvf_room_publish(core, room);
-    if (r->grant_count == r->sink_count) {
-        kvf_room_wait_over(core, room);
-    }
+    check_wait(core, room);
     kvf_source_check_coverage(core, now_ns, room);
     if (r->phase == KVF_PHASE_OPEN) {
         kvf_lane_push_ready(core, source);
     }
+}
+
+/* The sink comes again, in the place of a grant that lost a lane. If that one ended here - in success, as far
+ * as this side knows - its pages are handed back or may be, and nobody posts them again. */
+static void match_again(struct kvf_core *core, uint64_t now_ns, uint32_t source)
+{
+    struct kvf_source_grant *s = &core->sources[source];
+    uint32_t past = kvf_source_by_nonce(core, s->peer, s->past_nonce);
+    const struct kvf_source_grant *lost = past == KVF_NONE ? NULL : &core->sources[past];
+    bool has_place = lost != NULL && lost->is_lost && !lost->is_given_up &&
+                     !lost->is_replaced && lost->room != KVF_NONE && lost->label == s->label &&
+                     lost->key == s->key && core->rooms[lost->room].phase == KVF_PHASE_OPEN;
+    if (!has_place) {
+        kvf_source_decline(core, source, KVF_E_PEER_ROOM_GONE, 0);
+        return;
+    }
+    match(core, now_ns, source, lost->room, past);
 }
 
 void kvf_source_whole(struct kvf_core *core, uint64_t now_ns, uint32_t source)
@@ -316,9 +357,13 @@ void kvf_source_whole(struct kvf_core *core, uint64_t now_ns, uint32_t source)
         kvf_source_decline(core, source, KVF_E_RESOURCES, 0);
         return;
     }
+    if (s->past_nonce != 0) {
+        match_again(core, now_ns, source);
+        return;
+    }
     uint32_t room = kvf_source_room_find(core, s->label, s->key);
     if (room != KVF_NONE) {
-        match(core, now_ns, source, room);
+        match(core, now_ns, source, room, KVF_NONE);
         return;
     }
     if (core->is_stopping) {
@@ -362,7 +407,7 @@ void kvf_source_room_opened(struct kvf_core *core, uint64_t now_ns, uint32_t roo
             if (r->phase != KVF_PHASE_OPEN) {
                 return; /* a match ended the room, which declined the others */
             }
-            match(core, now_ns, link - 1, room);
+            match(core, now_ns, link - 1, room, KVF_NONE);
         }
     }
 }
@@ -379,7 +424,7 @@ static void count_out(struct kvf_core *core, uint64_t now_ns, struct kvf_source_
     uint32_t room = s->room;
     struct kvf_room_rec *r = &core->rooms[room];
     r->sinks_ended++;
-    if (s->end_ok_mask == s->lane_mask) {
+    if (s->end_ok_mask == s->lane_mask && !s->is_lost) {
         r->sinks_ok++;
     }
     kvf_source_room_check_end(core, now_ns, room);
@@ -405,6 +450,11 @@ void kvf_source_try_end(struct kvf_core *core, uint64_t now_ns, uint32_t source)
         kvf_left(s->lane_mask, (uint32_t)s->mark_done_mask | s->dead_mask) != 0) {
         return;
     }
+    if (s->is_lost && !s->is_given_up && !s->is_counted_out && s->room != KVF_NONE &&
+        core->rooms[s->room].phase == KVF_PHASE_OPEN) {
+        kvf_list_remove(&core->source_deadlines, source);
+        return; /* keeps the sink's place in the room */
+    }
     uint32_t incarnation = s->incarnation;
     count_out(core, now_ns,
               s); /* may drain the room, which tries to end this grant once more */
@@ -428,7 +478,7 @@ void kvf_source_close(struct kvf_core *core, uint64_t now_ns, uint32_t source, u
     s->is_closing = true;
     s->reason = reason;
     s->detail = detail;
-    if (reason != KVF_E_PEER_ABORTED) { /* the sink knows of its own abort */
+    if (!s->is_aborted) { /* the sink knows of its own abort */
         s->owes_ended = true;
         kvf_source_owe(core, source);
     }
@@ -446,6 +496,28 @@ void kvf_source_close(struct kvf_core *core, uint64_t now_ns, uint32_t source, u
     kvf_core_due(core, s->deadline_ns);
 }
 
+/* Nothing more is posted under this grant, ever; the room stays open for the sink's new one. */
+static void lose(struct kvf_core *core, uint64_t now_ns, uint32_t source)
+{
+    struct kvf_source_grant *s = &core->sources[source];
+    uint32_t room = s->room;
+    assert(!s->is_lost);
+    if (s->losses >= KVF_SOURCE_LOSSES_MAX) {
+        kvf_room_close(core, now_ns, room, KVF_OUTCOME_FAILED, KVF_E_LANE_LOST, 0);
+        return;
+    }
+    s->is_lost = true;
+    core->rooms[room].lost_count++;
+    kvf_source_close(core, now_ns, source, KVF_E_LANE_LOST, 0);
+    kvf_room_wait_again(core, now_ns, room);
+}
+
+static bool may_lose(const struct kvf_core *core, const struct kvf_source_grant *s)
+{
+    return s->room != KVF_NONE && !s->is_closing &&
+           core->rooms[s->room].phase == KVF_PHASE_OPEN;
+}
+
 void kvf_source_lane_dead(struct kvf_core *core, uint64_t now_ns, uint32_t source,
                           uint32_t lane_idx)
 {
@@ -459,9 +531,8 @@ void kvf_source_lane_dead(struct kvf_core *core, uint64_t now_ns, uint32_t sourc
     }
     s->dead_mask |= bit;
     if ((s->end_ok_mask & bit) == 0) {
-        if (s->room != KVF_NONE &&
-            !s->is_closing) { /* an aborted sink's lane is its own affair */
-            kvf_room_close(core, now_ns, s->room, KVF_OUTCOME_FAILED, KVF_E_LANE_LOST, 0);
+        if (may_lose(core, s)) { /* an aborted sink's lane is its own affair */
+            lose(core, now_ns, source);
         }
         kvf_source_close(core, now_ns, source, KVF_E_LANE_LOST, 0);
     }
@@ -480,7 +551,58 @@ static void aborted_unsent(struct kvf_core *core, uint64_t now_ns, uint64_t labe
         }
         return;
     }
-    sink_stays_away(core, now_ns, room, KVF_E_PEER_ABORTED);
+    sink_stays_away(core, now_ns, room);
+}
+
+/* A matched sink will take nothing more. */
+static void sink_leaves(struct kvf_core *core, uint64_t now_ns, uint32_t source)
+{
+    struct kvf_source_grant *s = &core->sources[source];
+    uint32_t room = s->room;
+    uint32_t incarnation = s->incarnation;
+    bool was_lost = s->is_lost;
+    if (was_lost && (s->is_given_up || s->is_replaced)) {
+        return;
+    }
+    s->is_aborted = true;
+    s->owes_ended = false;
+    if (was_lost) {
+        s->is_given_up = true;
+        if (room != KVF_NONE) {
+            core->rooms[room].lost_count--;
+        }
+    }
+    if (room != KVF_NONE && core->rooms[room].sink_count == 1) {
+        kvf_room_close(core, now_ns, room, KVF_OUTCOME_FAILED,
+                       was_lost ? KVF_E_LANE_LOST : KVF_E_PEER_ABORTED, 0);
+    }
+    if (s->state != KVF_SOURCE_ACTIVE || s->incarnation != incarnation) {
+        return;
+    }
+    if (!was_lost) {
+        kvf_source_close(core, now_ns, source, KVF_E_PEER_ABORTED, 0);
+        return;
+    }
+    if (room != KVF_NONE) {
+        check_wait(core, room);
+    }
+    kvf_source_try_end(core, now_ns, source);
+}
+
+/* The sink ends a grant: for good, or (LANE_LOST) to come again with another one. */
+static void aborted_active(struct kvf_core *core, uint64_t now_ns, uint32_t source,
+                           bool is_again)
+{
+    struct kvf_source_grant *s = &core->sources[source];
+    if (is_again) {
+        if (may_lose(core, s) && s->end_ok_mask != s->lane_mask) {
+            s->is_aborted = true; /* it needs no hint from us */
+            lose(core, now_ns, source);
+            kvf_source_try_end(core, now_ns, source);
+        }
+    } else if (!s->is_closing || s->is_lost) {
+        sink_leaves(core, now_ns, source);
+    }
 }
 
 void kvf_source_aborted(struct kvf_core *core, uint64_t now_ns, uint32_t peer,
@@ -498,16 +620,23 @@ void kvf_source_aborted(struct kvf_core *core, uint64_t now_ns, uint32_t peer,
     }
     kvf_count(core, KVF_COUNT_PEER_ABORTS);
     struct kvf_source_grant *s = &core->sources[source];
-    if (s->state == KVF_SOURCE_ASSEMBLING || s->state == KVF_SOURCE_PARKED) {
-        kvf_source_decline(core, source, KVF_E_PEER_ABORTED, 0);
-        aborted_unsent(core, now_ns, abort->label, abort->key);
+    bool is_again = abort->reason == KVF_E_LANE_LOST;
+    if (s->state == KVF_SOURCE_ACTIVE) {
+        aborted_active(core, now_ns, source, is_again);
         return;
     }
-    if (s->state != KVF_SOURCE_ACTIVE || s->is_closing) {
+    if (s->state != KVF_SOURCE_ASSEMBLING && s->state != KVF_SOURCE_PARKED) {
         return; /* the answer is on its way */
     }
-    if (s->room != KVF_NONE && core->rooms[s->room].sink_count == 1) {
-        kvf_room_close(core, now_ns, s->room, KVF_OUTCOME_FAILED, KVF_E_PEER_ABORTED, 0);
+    uint64_t past_nonce = s->past_nonce;
+    kvf_source_decline(core, source, is_again ? KVF_E_LANE_LOST : KVF_E_PEER_ABORTED, 0);
+    uint32_t past = past_nonce == 0 ? KVF_NONE : kvf_source_by_nonce(core, peer, past_nonce);
+    if (is_again) {
+        return;
     }
-    kvf_source_close(core, now_ns, source, KVF_E_PEER_ABORTED, 0);
+    if (past != KVF_NONE && core->sources[past].state == KVF_SOURCE_ACTIVE) {
+        aborted_active(core, now_ns, past, false);
+    } else if (past_nonce == 0) {
+        aborted_unsent(core, now_ns, abort->label, abort->key);
+    }
 }

@@ -16,7 +16,7 @@
 #define REGION_HEAD_BYTES 32u
 #define LANE_BYTES 40u
 #define PLANE_BYTES 20u
-#define GRANT_HEAD_BYTES 80u
+#define GRANT_HEAD_BYTES 88u
 #define RUN_BYTES 12u
 #define ALL_LANES ((1u << KVF_LANES_MAX) - 1u)
 
@@ -367,7 +367,7 @@ size_t kvf_wire_grant_bytes(uint32_t run_count)
 }
 
 /* nonce 8 | label 8 | key 8 | handle 4 | lane_mask 4 | lane_epochs 8 x 4 | page_count 4 | total_runs 4 |
- * first_run 4 | run_count 4 | runs: region 4, first 4, count 4 each */
+ * first_run 4 | run_count 4 | past_nonce 8 | runs: region 4, first 4, count 4 each */
 int kvf_wire_put_grant(unsigned char *out, size_t cap, uint32_t seq,
                        const struct kvf_wire_grant *m, const struct kvf_wire_run *runs)
 {
@@ -389,6 +389,7 @@ int kvf_wire_put_grant(unsigned char *out, size_t cap, uint32_t seq,
     at = put_u32(at, m->total_runs);
     at = put_u32(at, m->first_run);
     at = put_u32(at, m->run_count);
+    at = put_u64(at, m->past_nonce);
     for (uint32_t i = 0; i < m->run_count; i++) {
         at = put_u32(at, runs[i].region);
         at = put_u32(at, runs[i].first);
@@ -399,7 +400,8 @@ int kvf_wire_put_grant(unsigned char *out, size_t cap, uint32_t seq,
 
 static bool grant_head_is_sound(const struct kvf_wire_grant *m)
 {
-    if (m->nonce == 0 || m->lane_mask == 0 || (m->lane_mask & ~ALL_LANES) != 0) {
+    if (m->nonce == 0 || m->nonce == m->past_nonce || m->lane_mask == 0 ||
+        (m->lane_mask & ~ALL_LANES) != 0) {
         return false;
     }
     for (uint32_t i = 0; i < KVF_LANES_MAX; i++) {
@@ -431,6 +433,7 @@ int kvf_wire_get_grant(const unsigned char *payload, size_t bytes, struct kvf_wi
         .total_runs = get_u32(payload + 68),
         .first_run = get_u32(payload + 72),
         .run_count = get_u32(payload + 76),
+        .past_nonce = get_u64(payload + 80),
     };
     for (uint32_t i = 0; i < KVF_LANES_MAX; i++) {
         m.lane_epochs[i] = get_u32(payload + 32 + (size_t)i * 4u);

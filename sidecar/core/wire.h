@@ -13,7 +13,7 @@
 
 #define KVF_WIRE_MAGIC UINT32_C(0x4366766b) /* "kvfC" */
 #define KVF_LANE_MAGIC UINT32_C(0x4c66766b) /* "kvfL" */
-#define KVF_WIRE_VERSION_MAJOR 1u
+#define KVF_WIRE_VERSION_MAJOR 2u
 #define KVF_WIRE_VERSION_MINOR 0u
 #define KVF_WIRE_HEADER_BYTES 16u
 #define KVF_WIRE_PAYLOAD_MAX 65536u
@@ -116,6 +116,7 @@ struct kvf_wire_grant {
     uint32_t total_runs;                 /* whole grant */
     uint32_t first_run;                  /* of this fragment */
     uint32_t run_count;                  /* in this fragment */
+    uint64_t past_nonce; /* the accepted grant whose place this one takes; 0: none */
 };
 
 struct kvf_wire_lane { /* 40 bytes of payload; tcp leaves qpn, psn and gid zero */
@@ -136,10 +137,11 @@ struct kvf_wire_decline {
     uint32_t detail;
 };
 struct kvf_wire_abort {
-    uint64_t nonce;
+    uint64_t nonce; /* 0: of a GRANT that never left */
     uint64_t label;
     uint64_t key;
-    uint32_t reason;
+    uint32_t
+        reason; /* KVF_E_LANE_LOST: the room is open, another GRANT follows in this one's place */
 };
 struct kvf_wire_ended {
     uint64_t nonce;

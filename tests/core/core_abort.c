@@ -295,9 +295,13 @@ Test(core_abort, a_fragmented_grant_whose_lane_is_fenced_half_way_ends_and_the_p
     pair_drain(p, 1);
     pair_stream_lose(p, pair_stream(p, 0, 1, 0), PAIR_SINK);
     pair_settle(p);
-    cr_assert(pair_is_drained(sink));
-    cr_assert_eq(sink->view.reason, KVF_E_LANE_LOST);
+    cr_assert_eq(pair_phase(sink), KVF_PHASE_OPEN);
+    cr_assert_eq(pair_gauge(p, 1, KVF_GAUGE_GRANTS_IN), 0); /* declined: it stays half */
     pair_advance(p, 100 * PAIR_MS);
+    cr_assert_eq(pair_gauge(p, 1, KVF_GAUGE_PARKED), 1); /* its successor is whole */
+    pair_abort(sink);
+    pair_settle(p);
+    cr_assert(pair_is_drained(sink));
     cr_assert_eq(pair_gauge(p, 0, KVF_GAUGE_GRANTS_OUT), 0);
     cr_assert_eq(pair_gauge(p, 1, KVF_GAUGE_GRANTS_IN), 0);
     pair_warm(p, 0, 1);
@@ -344,7 +348,7 @@ Test(core_abort, a_source_page_that_cannot_be_read_fails_its_room_and_the_lane_g
     pair_finish(w.p);
 }
 
-Test(core_abort, a_lane_that_breaks_fences_its_rooms_on_both_sides)
+Test(core_abort, a_lane_that_breaks_costs_its_rooms_time_and_no_more)
 {
     for (size_t i = 0; i < 2; i++) {
         for (int side = 0; side < 2; side++) {
@@ -353,10 +357,12 @@ Test(core_abort, a_lane_that_breaks_fences_its_rooms_on_both_sides)
             pair_settle(w.p);
             pair_open_gates(w.p);
             pair_settle(w.p);
-            cr_assert(pair_is_drained(w.sink));
-            cr_assert_eq(w.sink->view.reason, KVF_E_LANE_LOST);
-            pair_expect(w.source, KVF_OUTCOME_FAILED, KVF_PROOF_SOURCE_IDLE, KVF_E_LANE_LOST);
+            cr_assert_eq(pair_phase(w.sink), KVF_PHASE_OPEN);
+            cr_assert_eq(pair_phase(w.source), KVF_PHASE_OPEN);
             pair_advance(w.p, 100 * PAIR_MS);
+            pair_expect(w.sink, KVF_OUTCOME_SUCCESS, KVF_PROOF_LANDED, 0);
+            pair_expect(w.source, KVF_OUTCOME_SUCCESS, KVF_PROOF_SOURCE_IDLE, 0);
+            cr_assert_eq(pair_count(w.p, 0, KVF_COUNT_REGRANTS), 1);
             pair_warm(w.p, 0, 1); /* E1: the peer is not banned for it */
             pair_finish(w.p);
         }
@@ -365,7 +371,8 @@ Test(core_abort, a_lane_that_breaks_fences_its_rooms_on_both_sides)
 
 Test(core_abort, a_lane_that_breaks_under_its_end_marker_is_told_as_lane_lost)
 {
-    struct pair *p = pair_new(&(struct pair_options){.placement = KVF_PLACEMENT_POSTED});
+    struct pair *p = pair_new(
+        &(struct pair_options){.placement = KVF_PLACEMENT_POSTED, .has_no_regrants = true});
     struct pair_room *source = pair_source(p, 1, 7);
     struct pair_room *sink = pair_sink(p, 0, 1, 7, 0, 2);
     pair_settle(p);

@@ -93,8 +93,8 @@ Test(core_fan, one_writers_failure_waits_for_the_others_that_still_write)
 
 Test(core_fan, a_room_shows_the_weakest_proof_any_of_its_pairs_used)
 {
-    struct pair *p =
-        pair_new(&(struct pair_options){.daemons = 4, .placement = KVF_PLACEMENT_POSTED});
+    struct pair *p = pair_new(&(struct pair_options){
+        .daemons = 4, .placement = KVF_PLACEMENT_POSTED, .has_no_regrants = true});
     struct pair_room *sources[4];
     for (uint32_t d = 1; d < 4; d++) {
         pair_warm(p, 0, d);

@@ -602,4 +602,5 @@ Test(core_soak, d9_random_schedules_end_proven, .timeout = 3000)
     cr_assert_geq(sum[KVF_COUNT_PEERS_LOST], seeds);
     cr_assert_geq(sum[KVF_COUNT_GRANTS_PARKED], seeds);
     cr_assert_geq(sum[KVF_COUNT_GRANTS_DECLINED], seeds);
+    cr_assert_geq(sum[KVF_COUNT_REGRANTS], seeds);
 }

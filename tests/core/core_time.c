@@ -225,8 +225,8 @@ Test(core_time, e4_a_frozen_peer_is_survived_within_the_bound)
 /* One lane of two breaks and its fence takes nearly all its time; the other lane's marker never comes. */
 Test(core_time, the_cooperative_deadline_of_healthy_lanes_runs_while_a_broken_one_is_fenced)
 {
-    struct pair *p =
-        pair_new(&(struct pair_options){.placement = KVF_PLACEMENT_POSTED, .lanes = 2});
+    struct pair *p = pair_new(&(struct pair_options){
+        .has_no_regrants = true, .placement = KVF_PLACEMENT_POSTED, .lanes = 2});
     pair_warm(p, 0, 1);
     struct pair_room *source = pair_source(p, 1, 7);
     struct pair_room *sink = pair_sink(p, 0, 1, 7, 0, 32);

@@ -162,7 +162,8 @@ struct pair *pair_new(const struct pair_options *options)
                                          .cooperative_ns = 500 * PAIR_MS,
                                          .fence_ns = 2000 * PAIR_MS,
                                          .liveness_ns = 1250 * PAIR_MS,
-                                         .group_ask_ns = 250 * PAIR_MS};
+                                         .group_ask_ns = 250 * PAIR_MS,
+                                         .regrants_max = o->has_no_regrants ? 0 : 3};
     for (uint32_t d = 0; d < o->daemons; d++) {
         p->daemons[d].placement = o->placement;
         p->daemons[d].supervisor_id = 1000 + d;

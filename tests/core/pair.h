@@ -222,6 +222,7 @@ struct pair_options {
     uint64_t stripe_bytes; /* 0: every grant on all lanes */
     uint64_t room_window_bytes;
     uint64_t lane_window_bytes;
+    bool has_no_regrants; /* a fenced lane fails its rooms at once */
 };
 
 struct pair {

@@ -93,7 +93,8 @@ static void configure(struct sim_world *w)
         .cooperative_ns = 50 * SIM_MS,
         .fence_ns = 200 * SIM_MS,
         .liveness_ns = 125 * SIM_MS,
-        .group_ask_ns = 20 * SIM_MS};
+        .group_ask_ns = 20 * SIM_MS,
+        .regrants_max = 3};
     w->watchdog_ns = 250 * SIM_MS;
     w->bound_usual_ns = kvf_core_bound_usual_ns(&w->config);
     /* Watchdog with its period, kill and reap, start of the next worker. */
