@@ -103,6 +103,7 @@ void kvf_room_close(struct kvf_core *core, uint64_t now_ns, uint32_t room,
                                  ? KVF_E_ABORTED
                                  : reason,
                              detail);
+            kvf_source_try_end(core, now_ns, link - 1); /* a lost one kept its sink's place */
         }
     }
     kvf_group_closed(core, now_ns, room);
