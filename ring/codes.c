@@ -84,7 +84,9 @@ static const struct code_entry own_entries[] = {
     ENTRY(KVF_E_PEER_REFUSED,
           "the peer's daemon refused this one: version, capabilities, or what it "
           "was asked for do not fit; its log says which"),
-    ENTRY(KVF_E_LANE_LOST, "a lane broke while it carried this room"),
+    ENTRY(KVF_E_LANE_LOST,
+          "a lane broke under this room, and there was no new grant for it: too many "
+          "before, or no lane came up again in time"),
     ENTRY(KVF_E_BOOTSTRAP_TIMEOUT,
           "the other side did not open its room of this label and key within "
           "the bootstrap deadline"),

@@ -33,6 +33,7 @@ static void print_work(const struct sim_figures *f)
         {"landings", f->landings, "ranges of bytes, each asked of its page's owner"},
         {"late writes refused", f->late_writes_refused, "payload of closed or fenced grants"},
         {"fences", f->fences, "lanes ended by their own side"},
+        {"regrants", f->regrants, "new grants in the place of fenced ones"},
         {"partitions", f->partitions, "links cut or stalled, one way or both"},
     };
     print_lines(lines, sizeof lines / sizeof lines[0]);
@@ -125,6 +126,7 @@ const char *sim_report_shortfall(const struct sim_options *options,
         {"aborts", f->aborts < n, NULL},
         {"external leases", f->leases < n / 2, NULL},
         {"fences", f->fences < n / 2, NULL},
+        {"regrants", f->regrants < n / 4, NULL},
         {"crashes", f->crashes < n / 2, NULL},
         {"late writes refused", f->late_writes_refused < n / 2, NULL},
         {"partitions", f->partitions < n / 4, NULL},

@@ -20,6 +20,7 @@ void sim_count_core(struct sim_world *w, struct sim_host *h)
     f->stale_messages += count_of(h, KVF_COUNT_STALE_MESSAGES);
     f->stale_lane_events += count_of(h, KVF_COUNT_STALE_LANE_EVENTS);
     f->group_closed += count_of(h, KVF_COUNT_GROUP_CLOSED);
+    f->regrants += count_of(h, KVF_COUNT_REGRANTS);
     if (count_of(h, KVF_COUNT_PROTOCOL_ERRORS) != 0) {
         sim_fail(w, SIM_PROTOCOL_ERROR, SIM_NO_ROOM, SIM_NO_ROOM,
                  "h%u counts %llu protocol errors of its own kind", h->idx,

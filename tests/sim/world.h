@@ -414,6 +414,7 @@ struct sim_lease {
     X(lease_touches)                                                                           \
     X(fences)                                                                                  \
     X(fences_hung)                                                                             \
+    X(regrants)                                                                                \
     X(escalations)                                                                             \
     X(worker_kills)                                                                            \
     X(worker_freezes)                                                                          \
