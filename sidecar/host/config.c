@@ -634,7 +634,7 @@ const char *kvf_config_line(const struct kvf_config *config, uint32_t i, char *r
 
 void kvf_config_print(const struct kvf_config *config, FILE *out)
 {
-    char line[256];
+    char line[320]; /* a name, and a value twice */
     for (uint32_t i = 0; kvf_config_line(config, i, line, sizeof(line)) != NULL; i++) {
         fprintf(out, "%s\n", line);
     }
