@@ -1,4 +1,4 @@
-/* Lanes of transport tcp: opening, readiness, turns, fences. The bytes move in tcp_source.c and tcp_sink.c.
+/* Lanes of transport tcp: opening, readiness, fences. Their turns are in tcp_turn.c.
  *
  * Everything is allocated at create. Lanes with something to do stand in one list, at most once each, and
  * poll works through it; a lane whose budget is spent goes to the end of it. */
@@ -31,13 +31,34 @@ static void free_all(struct kvf_tcp *tcp)
     if (tcp->filler != NULL) {
         kvf_memory_unmap(tcp->filler, KVF_TCP_SCRATCH_BYTES);
     }
-    free(tcp->plans);
-    free(tcp->headers);
-    free(tcp->iovs);
+    kvf_tcp_slots_free(tcp);
+    if (tcp->engine != NULL) {
+        tcp->engine->ops->close(tcp->engine);
+    }
     free(tcp->scratch);
     free(tcp->entries);
     free(tcp->lanes);
     free(tcp);
+}
+
+static int create_engine(struct kvf_tcp *tcp)
+{
+    bool wants_uring = false;
+    switch ((enum kvf_tcp_engine_kind)tcp->config.tcp_engine) {
+    case KVF_TCP_ENGINE_SOCKETS:
+        break;
+    case KVF_TCP_ENGINE_AUTO:
+    case KVF_TCP_ENGINE_URING:
+        wants_uring = true;
+        break;
+    }
+    if (wants_uring) {
+        tcp->engine_refusal = kvf_tcp_uring_create(&tcp->engine);
+        if (tcp->engine_refusal == 0) {
+            return 0;
+        }
+    }
+    return kvf_tcp_sockets_create(&tcp->engine);
 }
 
 int kvf_tcp_create(const struct kvf_transport_config *config,
@@ -46,7 +67,7 @@ int kvf_tcp_create(const struct kvf_transport_config *config,
 {
     uint32_t posts_max = config->posts_per_lane_max;
     if (config->lanes_max == 0 || posts_max == 0 || (posts_max & (posts_max - 1u)) != 0 ||
-        config->turn_bytes_max == 0) {
+        config->turn_bytes_max == 0 || config->tcp_engine > KVF_TCP_ENGINE_URING) {
         return -EINVAL;
     }
     struct kvf_tcp *tcp = calloc(1, sizeof(*tcp));
@@ -62,15 +83,11 @@ int kvf_tcp_create(const struct kvf_transport_config *config,
     tcp->lanes = calloc(config->lanes_max, sizeof(*tcp->lanes));
     tcp->entries = calloc((size_t)config->lanes_max * posts_max, sizeof(*tcp->entries));
     tcp->scratch = calloc(1, KVF_TCP_SCRATCH_BYTES);
-    tcp->iovs = calloc(KVF_TCP_IOVS_MAX, sizeof(*tcp->iovs));
-    tcp->headers = calloc(KVF_TCP_IOVS_MAX, KVF_LANE_HEADER_BYTES);
-    tcp->plans = calloc(KVF_TCP_IOVS_MAX, sizeof(*tcp->plans));
     void *filler = NULL; /* never written: every page of it is the zero page */
     (void)kvf_memory_map_private(KVF_TCP_SCRATCH_BYTES, 0, &filler);
     tcp->filler = filler;
     if (tcp->lanes == NULL || tcp->entries == NULL || tcp->scratch == NULL ||
-        tcp->iovs == NULL || tcp->headers == NULL || tcp->plans == NULL ||
-        tcp->filler == NULL) {
+        tcp->filler == NULL || create_engine(tcp) != 0 || kvf_tcp_slots_create(tcp) != 0) {
         free_all(tcp);
         return -ENOMEM;
     }
@@ -84,8 +101,19 @@ int kvf_tcp_create(const struct kvf_transport_config *config,
 
 const char *kvf_tcp_engine_name(const struct kvf_transport *t)
 {
-    (void)t;
-    return "sockets";
+    return const_tcp_of(t)->engine->name;
+}
+
+int kvf_tcp_engine_refusal(const struct kvf_transport *t)
+{
+    return const_tcp_of(t)->engine_refusal;
+}
+
+void kvf_tcp_engine_counts(const struct kvf_transport *t, uint64_t *ret_calls,
+                           uint64_t *ret_enters)
+{
+    *ret_calls = const_tcp_of(t)->engine->calls;
+    *ret_enters = const_tcp_of(t)->engine->enters;
 }
 
 /* ---- marks ------------------------------------------------------------------------------------------ */
@@ -107,7 +135,7 @@ void kvf_tcp_mark(struct kvf_tcp *tcp, uint32_t lane_idx)
     tcp->mark_count++;
 }
 
-static uint32_t unmark_first(struct kvf_tcp *tcp)
+uint32_t kvf_tcp_unmark_first(struct kvf_tcp *tcp)
 {
     uint32_t lane_idx = tcp->mark_head;
     assert(lane_idx != KVF_NONE);
@@ -149,7 +177,7 @@ static void unwatch(struct kvf_tcp *tcp, struct kvf_tcp_lane *lane)
 
 /* EPOLLOUT is asked for once the socket refused bytes, and until it has taken all there is: a lane that
  * is always full then costs no call of epoll_ctl. */
-static void update_watch(struct kvf_tcp *tcp, uint32_t lane_idx)
+void kvf_tcp_update_watch(struct kvf_tcp *tcp, uint32_t lane_idx)
 {
     struct kvf_tcp_lane *lane = &tcp->lanes[lane_idx];
     uint32_t events = EPOLLIN | EPOLLRDHUP;
@@ -326,7 +354,7 @@ static int tcp_open(struct kvf_transport *t, const struct kvf_lane_open *open)
     return 0;
 }
 
-/* ---- turns ------------------------------------------------------------------------------------------- */
+/* ---- losing ------------------------------------------------------------------------------------------ */
 
 void kvf_tcp_lose(struct kvf_tcp *tcp, uint32_t lane_idx, int err)
 {
@@ -339,124 +367,6 @@ void kvf_tcp_lose(struct kvf_tcp *tcp, uint32_t lane_idx, int err)
     lane->state = KVF_TCP_LOST;
     unwatch(tcp, lane); /* or epoll would report the hang-up again and again */
     tcp->host.lost_fn(tcp->host.ctx, lane_idx, lane->epoch, err);
-}
-
-static uint64_t up_turn(struct kvf_tcp *tcp, uint32_t lane_idx)
-{
-    struct kvf_tcp_lane *lane = &tcp->lanes[lane_idx];
-    lane->owes_up = false;
-    tcp->host.up_fn(tcp->host.ctx, lane_idx, lane->epoch);
-    return 1;
-}
-
-static uint64_t connecting_turn(struct kvf_tcp *tcp, uint32_t lane_idx)
-{
-    struct kvf_tcp_lane *lane = &tcp->lanes[lane_idx];
-    if (lane->open_err != 0) {
-        kvf_tcp_lose(tcp, lane_idx, lane->open_err);
-        return 1;
-    }
-    if (!lane->is_writable) {
-        return 0;
-    }
-    int rc = kvf_socket_connect_result(lane->fd);
-    if (rc == -EINPROGRESS) {
-        lane->is_writable = false;
-        return 0;
-    }
-    if (rc != 0) {
-        kvf_tcp_lose(tcp, lane_idx, -rc);
-        return 1;
-    }
-    lane->state = KVF_TCP_GREETING;
-    return 1;
-}
-
-/* The lane is up for us once the socket has taken its LANE_HELLO: what the other side thinks of it shows
- * in the stream. */
-static uint64_t greeting_turn(struct kvf_tcp *tcp, uint32_t lane_idx)
-{
-    struct kvf_tcp_lane *lane = &tcp->lanes[lane_idx];
-    struct kvf_tcp_sink *sink = &lane->sink;
-    if (!lane->is_writable) {
-        return 0;
-    }
-    ssize_t n;
-    do {
-        n = send(lane->fd, sink->greeting + sink->greeting_sent,
-                 KVF_TCP_GREETING_BYTES - sink->greeting_sent, MSG_DONTWAIT | MSG_NOSIGNAL);
-    } while (n < 0 && errno == EINTR);
-    if (n < 0 && errno == EAGAIN) {
-        lane->is_writable = false;
-        return 0;
-    }
-    if (n < 0) {
-        kvf_tcp_lose(tcp, lane_idx, errno);
-        return 1;
-    }
-    sink->greeting_sent += (uint32_t)n;
-    if (sink->greeting_sent < KVF_TCP_GREETING_BYTES) {
-        lane->is_writable = false;
-        return (uint64_t)n;
-    }
-    lane->state = KVF_TCP_UP;
-    return (uint64_t)n + up_turn(tcp, lane_idx);
-}
-
-/* Whether the lane could go on without a word from epoll. */
-static bool has_more(const struct kvf_tcp_lane *lane)
-{
-    switch ((enum kvf_tcp_state)lane->state) {
-    case KVF_TCP_CONNECTING:
-    case KVF_TCP_GREETING:
-        return lane->is_writable;
-    case KVF_TCP_UP:
-        return lane->is_readable ||
-               (!lane->is_sink && lane->is_writable && kvf_tcp_source_has_work(lane));
-    case KVF_TCP_FREE:
-    case KVF_TCP_LOST:
-    case KVF_TCP_FENCING:
-        return false;
-    }
-    return false;
-}
-
-static uint64_t lane_turn(struct kvf_tcp *tcp, uint32_t lane_idx)
-{
-    struct kvf_tcp_lane *lane = &tcp->lanes[lane_idx];
-    uint32_t serial = lane->serial;
-    uint64_t moved = 0;
-    if (lane->state == KVF_TCP_CONNECTING) {
-        moved += connecting_turn(tcp, lane_idx);
-    }
-    if (lane->serial == serial && lane->state == KVF_TCP_GREETING) {
-        moved += greeting_turn(tcp, lane_idx);
-    }
-    if (lane->serial == serial && lane->state == KVF_TCP_UP && lane->owes_up) {
-        moved += up_turn(tcp, lane_idx);
-    }
-    if (lane->serial == serial && lane->state == KVF_TCP_UP) {
-        moved += lane->is_sink ? kvf_tcp_sink_turn(tcp, lane_idx)
-                               : kvf_tcp_source_turn(tcp, lane_idx);
-    }
-    if (lane->serial == serial && lane->epoll_events != 0) {
-        update_watch(tcp, lane_idx);
-    }
-    if (has_more(lane)) {
-        kvf_tcp_mark(tcp, lane_idx);
-    }
-    return moved;
-}
-
-static uint64_t tcp_poll(struct kvf_transport *t)
-{
-    struct kvf_tcp *tcp = tcp_of(t);
-    uint64_t moved = 0;
-    /* Lanes marked on the way wait for the next poll: one turn each. */
-    for (uint32_t left = tcp->mark_count; left > 0; left--) {
-        moved += lane_turn(tcp, unmark_first(tcp));
-    }
-    return moved;
 }
 
 /* ---- posts and the end ------------------------------------------------------------------------------- */
@@ -535,7 +445,7 @@ const struct kvf_transport_ops kvf_tcp_ops = {
     .can_post = tcp_can_post,
     .post = tcp_post,
     .detach = tcp_detach,
-    .poll = tcp_poll,
+    .poll = kvf_tcp_poll,
     .fence = tcp_fence,
     .close = tcp_close,
 };

@@ -10,6 +10,7 @@
 
 #include <sys/uio.h>
 
+#include "sidecar/transport/tcp_engine.h"
 #include "sidecar/transport/transport.h"
 
 /* As much as one sendmsg takes; IOV_MAX of Linux. */
@@ -65,6 +66,7 @@ struct kvf_tcp_source {
     bool is_filler;       /* its post was completed; the payload is filler */
     bool ends_post;       /* the last frame of entry `sent` */
     uint8_t detach_depth; /* callbacks of a detach may detach; the outermost one sweeps */
+    uint32_t edits; /* rises when entries of the queue are ended or moved before their turn */
 };
 
 struct kvf_tcp_sink {
@@ -104,23 +106,6 @@ struct kvf_tcp_plan {
     bool ends_post;
 };
 
-struct kvf_tcp {
-    struct kvf_transport_config config;
-    struct kvf_transport_host host;
-    int epoll_fd; /* the worker's */
-    struct kvf_tcp_lane *lanes;
-    struct kvf_tcp_entry *entries;
-    uint32_t mark_head;
-    uint32_t mark_tail;
-    uint32_t mark_count;
-    unsigned char *scratch; /* KVF_TCP_SCRATCH_BYTES, written by receives, never read */
-    unsigned char *filler;  /* KVF_TCP_SCRATCH_BYTES, zero and read-only */
-    struct iovec
-        *iovs; /* KVF_TCP_IOVS_MAX; these three are used by one system call at a time */
-    unsigned char *headers; /* KVF_TCP_IOVS_MAX x KVF_LANE_HEADER_BYTES */
-    struct kvf_tcp_plan *plans;
-};
-
 /* A list of iovecs under construction, limited in entries and bytes. */
 struct kvf_tcp_iovs {
     struct iovec *iovs;
@@ -128,6 +113,63 @@ struct kvf_tcp_iovs {
     uint32_t count_max;
     uint64_t bytes;
     uint64_t bytes_max;
+};
+
+/* What a lane does in a round. */
+enum kvf_tcp_step {
+    KVF_TCP_STEP_NONE = 0,
+    KVF_TCP_STEP_CALL,  /* planned: slot->call is to be made */
+    KVF_TCP_STEP_MOVED, /* bytes moved and are booked; the host is to be told */
+    KVF_TCP_STEP_FAULT, /* memory of a client could not be read or written */
+    KVF_TCP_STEP_LOSE,  /* slot->err ended the stream */
+};
+
+/* A lane's place in the rounds of one poll, with the buffers of its call. Between planning and booking
+ * nothing calls back. Once the calls of a round have returned, all of them are booked, and only then is
+ * the host told of the first: so each lane is what it says it is when a callback fences or detaches it,
+ * and a stream that a callback ended is told of nothing more. */
+struct kvf_tcp_slot {
+    uint32_t lane_idx;
+    uint32_t serial; /* of the stream that this turn is for */
+    uint64_t moved;  /* in this turn */
+    uint8_t step;    /* enum kvf_tcp_step */
+    int err;
+    struct kvf_tcp_call call;
+    struct kvf_tcp_iovs planned;
+    struct iovec *iovs; /* KVF_TCP_IOVS_MAX */
+    /* source */
+    unsigned char *headers; /* KVF_TCP_IOVS_MAX x KVF_LANE_HEADER_BYTES */
+    struct kvf_tcp_plan *plans;
+    uint32_t frames;
+    uint32_t edits; /* of the queue when the call was planned */
+    bool is_alone;  /* something in the last call faulted: look at the first frame alone */
+    /* sink */
+    bool is_scratch;
+    uint32_t handle;
+    uint64_t payload; /* bytes of it asked for, then taken */
+};
+
+struct kvf_tcp {
+    struct kvf_transport_config config;
+    struct kvf_transport_host host;
+    int epoll_fd; /* the worker's */
+    struct kvf_tcp_engine *engine;
+    int engine_refusal; /* why io_uring is not used though it was asked for; 0: it was not, or is */
+    struct kvf_tcp_lane *lanes;
+    struct kvf_tcp_entry *entries;
+    uint32_t mark_head;
+    uint32_t mark_tail;
+    uint32_t mark_count;
+    unsigned char *scratch; /* KVF_TCP_SCRATCH_BYTES, written by receives, never read */
+    unsigned char *filler;  /* KVF_TCP_SCRATCH_BYTES, zero and read-only */
+    /* engine->batch_max of each. The first slot_count of `turns` are lanes whose turn is not over. */
+    struct kvf_tcp_slot *slots;
+    struct kvf_tcp_slot **turns;
+    struct kvf_tcp_call **calls;
+    uint32_t slot_count;
+    struct iovec *iovs; /* of all slots */
+    unsigned char *headers;
+    struct kvf_tcp_plan *plans;
 };
 
 /* ---- tcp_iovs.c ---- */
@@ -149,8 +191,18 @@ uint64_t kvf_tcp_iovs_add_pages(struct kvf_tcp_iovs *iovs,
 
 /* Puts the lane into the list of poll. */
 void kvf_tcp_mark(struct kvf_tcp *tcp, uint32_t lane_idx);
+/* Takes the first lane of that list off it. */
+uint32_t kvf_tcp_unmark_first(struct kvf_tcp *tcp);
 /* The stream ended: tells the host once. err is positive. */
 void kvf_tcp_lose(struct kvf_tcp *tcp, uint32_t lane_idx, int err);
+/* Tells epoll what the lane now waits for. */
+void kvf_tcp_update_watch(struct kvf_tcp *tcp, uint32_t lane_idx);
+
+/* ---- tcp_turn.c ---- */
+
+int kvf_tcp_slots_create(struct kvf_tcp *tcp); /* 0 or -ENOMEM */
+void kvf_tcp_slots_free(struct kvf_tcp *tcp);
+uint64_t kvf_tcp_poll(struct kvf_transport *t);
 
 /* ---- tcp_source.c ---- */
 
@@ -160,10 +212,18 @@ int kvf_tcp_source_post(struct kvf_tcp *tcp, uint32_t lane_idx, const struct kvf
 void kvf_tcp_source_detach(struct kvf_tcp *tcp, uint32_t lane_idx, uint64_t cookie);
 /* Completes everything that is queued, in order. The lane is FENCING. */
 void kvf_tcp_source_complete_all(struct kvf_tcp *tcp, uint32_t lane_idx);
-uint64_t kvf_tcp_source_turn(struct kvf_tcp *tcp, uint32_t lane_idx);
+/* False, and the stream is lost: the sink ended it or spoke. Calls back. */
+bool kvf_tcp_source_hears_nothing(struct kvf_tcp *tcp, uint32_t lane_idx);
+/* The three parts of a round: the call to make, at most so many bytes; what came of it; and who is to
+ * know. The first two do not call back. */
+void kvf_tcp_source_plan(struct kvf_tcp *tcp, struct kvf_tcp_slot *slot, uint64_t bytes_max);
+void kvf_tcp_source_book(struct kvf_tcp *tcp, struct kvf_tcp_slot *slot);
+void kvf_tcp_source_tell(struct kvf_tcp *tcp, struct kvf_tcp_slot *slot);
 
 /* ---- tcp_sink.c ---- */
 
-uint64_t kvf_tcp_sink_turn(struct kvf_tcp *tcp, uint32_t lane_idx);
+void kvf_tcp_sink_plan(struct kvf_tcp *tcp, struct kvf_tcp_slot *slot, uint64_t bytes_max);
+void kvf_tcp_sink_book(struct kvf_tcp *tcp, struct kvf_tcp_slot *slot);
+void kvf_tcp_sink_tell(struct kvf_tcp *tcp, struct kvf_tcp_slot *slot);
 
 #endif

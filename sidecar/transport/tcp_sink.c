@@ -55,8 +55,8 @@ static bool frame_fits(const struct kvf_transport_region *region,
 static int place(struct kvf_tcp *tcp, uint32_t lane_idx, struct kvf_tcp_iovs *iovs,
                  bool *ret_is_scratch, bool *ret_fault)
 {
-    struct kvf_tcp_lane *lane = &tcp->lanes[lane_idx];
-    struct kvf_tcp_sink *sink = &lane->sink;
+    const struct kvf_tcp_lane *lane = &tcp->lanes[lane_idx];
+    const struct kvf_tcp_sink *sink = &lane->sink;
     const struct kvf_lane_frame *frame = &sink->frame;
     struct kvf_placement_at at;
     *ret_fault = false;
@@ -91,88 +91,97 @@ static void place_fault(struct kvf_tcp *tcp, uint32_t lane_idx)
     tcp->host.place_fault_fn(tcp->host.ctx, lane_idx, lane->epoch, lane->sink.frame.handle);
 }
 
-static int64_t receive(int fd, struct kvf_tcp_iovs *iovs)
-{
-    struct msghdr msg = {.msg_iov = iovs->iovs, .msg_iovlen = iovs->count};
-    ssize_t n;
-    do {
-        n = recvmsg(fd, &msg, MSG_DONTWAIT);
-    } while (n < 0 && errno == EINTR);
-    return n < 0 ? -errno : n;
-}
+/* ---- the three parts of a round ---------------------------------------------------------------------- */
 
-/* One receive of at most about bytes_max. Bytes taken; 0 when the lane has nothing more now. */
-static uint64_t receive_some(struct kvf_tcp *tcp, uint32_t lane_idx, uint64_t bytes_max)
+/* One receive of about bytes_max at most. */
+void kvf_tcp_sink_plan(struct kvf_tcp *tcp, struct kvf_tcp_slot *slot, uint64_t bytes_max)
 {
-    struct kvf_tcp_lane *lane = &tcp->lanes[lane_idx];
+    struct kvf_tcp_lane *lane = &tcp->lanes[slot->lane_idx];
     struct kvf_tcp_sink *sink = &lane->sink;
-    uint32_t serial = lane->serial;
-    bool is_scratch = false;
-    uint64_t payload = 0;
-    struct kvf_tcp_iovs iovs = {
-        .iovs = tcp->iovs,
-        .count_max = KVF_TCP_IOVS_MAX - 1u,
-        .bytes_max = bytes_max < KVF_TCP_BATCH_BYTES_MAX ? bytes_max : KVF_TCP_BATCH_BYTES_MAX};
+    struct kvf_tcp_iovs *iovs = &slot->planned;
+    *iovs = (struct kvf_tcp_iovs){
+        .iovs = slot->iovs, .count_max = KVF_TCP_IOVS_MAX - 1u, .bytes_max = bytes_max};
+    slot->is_scratch = false;
+    slot->payload = 0;
     if (sink->has_frame) {
         bool is_fault;
-        int err = place(tcp, lane_idx, &iovs, &is_scratch, &is_fault);
-        if (err != 0) {
-            kvf_tcp_lose(tcp, lane_idx, err);
-            return 1;
+        slot->handle = sink->frame.handle;
+        slot->err = place(tcp, slot->lane_idx, iovs, &slot->is_scratch, &is_fault);
+        if (slot->err != 0 || is_fault) {
+            slot->step = slot->err != 0 ? KVF_TCP_STEP_LOSE : KVF_TCP_STEP_FAULT;
+            return;
         }
-        if (is_fault) {
-            place_fault(tcp, lane_idx);
-            return 1;
-        }
-        payload = iovs.bytes;
+        slot->payload = iovs->bytes;
     }
-    if (!sink->has_frame || payload == sink->frame.payload_bytes - sink->payload_got) {
-        iovs.count_max++;
-        iovs.bytes_max += KVF_LANE_HEADER_BYTES;
-        kvf_tcp_iovs_add(&iovs, sink->header + sink->header_got,
+    if (!sink->has_frame || slot->payload == sink->frame.payload_bytes - sink->payload_got) {
+        iovs->count_max++;
+        iovs->bytes_max += KVF_LANE_HEADER_BYTES;
+        kvf_tcp_iovs_add(iovs, sink->header + sink->header_got,
                          KVF_LANE_HEADER_BYTES - sink->header_got);
     }
-    int64_t n = receive(lane->fd, &iovs);
-    if (n == -EAGAIN) {
-        lane->is_readable = false;
-        return 0;
-    }
-    if (n == -EFAULT && sink->has_frame && !is_scratch) {
-        place_fault(tcp, lane_idx);
-        return 1;
-    }
-    if (n <= 0) {
-        kvf_tcp_lose(tcp, lane_idx, n == 0 ? ECONNRESET : (int)-n);
-        return 1;
-    }
-    /* Less than asked for: the socket is empty, and epoll will say when it is not. */
-    lane->is_readable = n == (int64_t)iovs.bytes;
-    uint64_t placed = (uint64_t)n < payload ? (uint64_t)n : payload;
-    sink->header_got += (uint32_t)((uint64_t)n - placed);
-    if (placed > 0) {
-        uint32_t handle = sink->frame.handle;
-        sink->payload_got += (uint32_t)placed;
-        sink->has_frame = sink->payload_got < sink->frame.payload_bytes;
-        tcp->host.placed_fn(tcp->host.ctx, lane_idx, lane->epoch, handle, placed, is_scratch);
-    }
-    if (lane->serial == serial && lane->state == KVF_TCP_UP &&
-        sink->header_got == KVF_LANE_HEADER_BYTES) {
-        int err = take_header(tcp, lane_idx);
-        if (err != 0 && lane->serial == serial) {
-            kvf_tcp_lose(tcp, lane_idx, err);
-        }
-    }
-    return (uint64_t)n;
+    slot->call = (struct kvf_tcp_call){
+        .fd = lane->fd, .msg = {.msg_iov = iovs->iovs, .msg_iovlen = iovs->count}};
+    slot->step = KVF_TCP_STEP_CALL;
 }
 
-uint64_t kvf_tcp_sink_turn(struct kvf_tcp *tcp, uint32_t lane_idx)
+void kvf_tcp_sink_book(struct kvf_tcp *tcp, struct kvf_tcp_slot *slot)
 {
-    struct kvf_tcp_lane *lane = &tcp->lanes[lane_idx];
-    uint32_t serial = lane->serial;
-    uint64_t moved = 0;
-    while (lane->serial == serial && lane->state == KVF_TCP_UP && lane->is_readable &&
-           moved < tcp->config.turn_bytes_max) {
-        moved += receive_some(tcp, lane_idx, tcp->config.turn_bytes_max - moved);
+    struct kvf_tcp_lane *lane = &tcp->lanes[slot->lane_idx];
+    struct kvf_tcp_sink *sink = &lane->sink;
+    int64_t n = slot->call.result;
+    if (n == -EAGAIN) {
+        lane->is_readable = false;
+        slot->step = KVF_TCP_STEP_NONE;
+        return;
     }
-    return moved;
+    if (n == -EFAULT && sink->has_frame && !slot->is_scratch) {
+        slot->step = KVF_TCP_STEP_FAULT;
+        return;
+    }
+    if (n <= 0) {
+        slot->step = KVF_TCP_STEP_LOSE;
+        slot->err = n == 0 ? ECONNRESET : (int)-n;
+        return;
+    }
+    /* Less than asked for: the socket is empty, and epoll will say when it is not. */
+    lane->is_readable = n == (int64_t)slot->planned.bytes;
+    slot->payload = (uint64_t)n < slot->payload ? (uint64_t)n : slot->payload;
+    sink->header_got += (uint32_t)((uint64_t)n - slot->payload);
+    if (slot->payload > 0) {
+        sink->payload_got += (uint32_t)slot->payload;
+        sink->has_frame = sink->payload_got < sink->frame.payload_bytes;
+    }
+    slot->moved += (uint64_t)n;
+    slot->step = KVF_TCP_STEP_MOVED;
+}
+
+void kvf_tcp_sink_tell(struct kvf_tcp *tcp, struct kvf_tcp_slot *slot)
+{
+    const struct kvf_tcp_lane *lane = &tcp->lanes[slot->lane_idx];
+    switch ((enum kvf_tcp_step)slot->step) {
+    case KVF_TCP_STEP_NONE:
+    case KVF_TCP_STEP_CALL:
+        return;
+    case KVF_TCP_STEP_FAULT:
+        slot->moved++;
+        place_fault(tcp, slot->lane_idx);
+        return;
+    case KVF_TCP_STEP_LOSE:
+        slot->moved++;
+        kvf_tcp_lose(tcp, slot->lane_idx, slot->err);
+        return;
+    case KVF_TCP_STEP_MOVED:
+        break;
+    }
+    if (slot->payload > 0) {
+        tcp->host.placed_fn(tcp->host.ctx, slot->lane_idx, lane->epoch, slot->handle,
+                            slot->payload, slot->is_scratch);
+    }
+    if (lane->serial == slot->serial && lane->state == KVF_TCP_UP &&
+        lane->sink.header_got == KVF_LANE_HEADER_BYTES) {
+        int err = take_header(tcp, slot->lane_idx);
+        if (err != 0 && lane->serial == slot->serial) {
+            kvf_tcp_lose(tcp, slot->lane_idx, err);
+        }
+    }
 }

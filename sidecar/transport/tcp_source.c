@@ -1,4 +1,4 @@
-/* The writing side of a stream: a ring of posts becomes frames, frames become sendmsg calls.
+/* The writing side of a stream: a ring of posts becomes frames, frames become sends.
  *
  * A call's worth of frames is planned first, with no callback in between; what the kernel took is then
  * booked against the plan; completions are told last. A frame gets its sequence number when its first
@@ -149,12 +149,13 @@ static bool add_frame(struct kvf_tcp *tcp, struct kvf_tcp_iovs *iovs,
     return kvf_tcp_iovs_add_pages(iovs, region, frame, page_first, payload_sent) == want;
 }
 
-/* Plans one call. plans[0] is the started frame if there is one. Returns the number of frames; 0 with
+/* Plans the frames of one call. plans[0] is the started frame if there is one. Returns the number of frames; 0 with
  * *ret_fault set: the region of the first post is gone. */
-static uint32_t plan_batch(struct kvf_tcp *tcp, struct kvf_tcp_lane *lane, uint32_t frames_max,
-                           struct kvf_tcp_iovs *iovs, bool *ret_fault)
+static uint32_t plan_frames(struct kvf_tcp *tcp, struct kvf_tcp_slot *slot, uint32_t frames_max,
+                            bool *ret_fault)
 {
-    struct kvf_tcp_source *source = &lane->source;
+    struct kvf_tcp_source *source = &tcp->lanes[slot->lane_idx].source;
+    struct kvf_tcp_iovs *iovs = &slot->planned;
     uint32_t count = 0;
     bool fits = true;
     *ret_fault = false;
@@ -171,7 +172,7 @@ static uint32_t plan_batch(struct kvf_tcp *tcp, struct kvf_tcp_lane *lane, uint3
                 return 0;
             }
         }
-        fits = add_frame(tcp, iovs, region, post, &source->frame, tcp->headers,
+        fits = add_frame(tcp, iovs, region, post, &source->frame, slot->headers,
                          source->header_sent, source->payload_sent);
         count = 1;
         if (!source->is_filler && source->ends_post) {
@@ -191,14 +192,14 @@ static uint32_t plan_batch(struct kvf_tcp *tcp, struct kvf_tcp_lane *lane, uint3
                 break;
             }
         }
-        struct kvf_tcp_plan *plan = &tcp->plans[count];
+        struct kvf_tcp_plan *plan = &slot->plans[count];
         plan_frame(region, &entry->post, page, plane, plan);
         if (entry->is_cut) {
             plan->frame.kind = KVF_LANE_DRAIN;
         }
         plan->frame.seq = source->next_seq + count - (source->has_frame ? 1u : 0u);
         fits = add_frame(tcp, iovs, region, &entry->post, &plan->frame,
-                         tcp->headers + (size_t)count * KVF_LANE_HEADER_BYTES, 0, 0);
+                         slot->headers + (size_t)count * KVF_LANE_HEADER_BYTES, 0, 0);
         count++;
         page = plan->ends_post ? 0 : plan->next_page;
         plane = plan->ends_post ? 0 : plan->next_plane;
@@ -215,12 +216,13 @@ static uint64_t lesser(uint64_t a, uint64_t b)
 }
 
 /* Books `bytes` that the kernel took against the plan. No callbacks. */
-static void book(struct kvf_tcp *tcp, struct kvf_tcp_source *source, uint64_t bytes)
+static void book_bytes(struct kvf_tcp_source *source, const struct kvf_tcp_plan *plans,
+                       uint64_t bytes)
 {
     uint32_t count = 0;
     while (bytes > 0) {
         if (!source->has_frame) {
-            const struct kvf_tcp_plan *plan = &tcp->plans[count];
+            const struct kvf_tcp_plan *plan = &plans[count];
             assert(source->sent != source->tail);
             assert(plan->frame.seq == source->next_seq);
             source->frame = plan->frame;
@@ -330,6 +332,7 @@ void kvf_tcp_source_detach(struct kvf_tcp *tcp, uint32_t lane_idx, uint64_t cook
     struct kvf_tcp_lane *lane = &tcp->lanes[lane_idx];
     struct kvf_tcp_source *source = &lane->source;
     source->detach_depth++;
+    source->edits++;
     for (uint32_t seq = source->sent; seq != source->tail; seq++) {
         struct kvf_tcp_entry *entry = entry_at(tcp, source, seq);
         if (entry->is_dead || entry->post.cookie != cookie) {
@@ -373,10 +376,10 @@ static void fault(struct kvf_tcp *tcp, uint32_t lane_idx)
     }
 }
 
-/* ---- the turn --------------------------------------------------------------------------------------- */
+/* ---- the three parts of a round ---------------------------------------------------------------------- */
 
 /* A sink says nothing after its LANE_HELLO: what can be read is its end, or a fault of its own. */
-static bool read_side_is_quiet(struct kvf_tcp *tcp, uint32_t lane_idx)
+bool kvf_tcp_source_hears_nothing(struct kvf_tcp *tcp, uint32_t lane_idx)
 {
     struct kvf_tcp_lane *lane = &tcp->lanes[lane_idx];
     unsigned char byte;
@@ -392,65 +395,78 @@ static bool read_side_is_quiet(struct kvf_tcp *tcp, uint32_t lane_idx)
     return false;
 }
 
-/* One sendmsg of at most frames_max frames. Bytes taken, or -errno of the call. */
-static int64_t send_batch(struct kvf_tcp *tcp, uint32_t lane_idx, uint32_t frames_max,
-                          uint64_t bytes_max, uint32_t *ret_frames)
+void kvf_tcp_source_plan(struct kvf_tcp *tcp, struct kvf_tcp_slot *slot, uint64_t bytes_max)
 {
-    struct kvf_tcp_lane *lane = &tcp->lanes[lane_idx];
-    struct kvf_tcp_iovs iovs = {
-        .iovs = tcp->iovs, .count_max = KVF_TCP_IOVS_MAX, .bytes_max = bytes_max};
+    struct kvf_tcp_lane *lane = &tcp->lanes[slot->lane_idx];
+    slot->planned = (struct kvf_tcp_iovs){
+        .iovs = slot->iovs, .count_max = KVF_TCP_IOVS_MAX, .bytes_max = bytes_max};
+    slot->edits = lane->source.edits;
     bool is_fault;
-    *ret_frames = plan_batch(tcp, lane, frames_max, &iovs, &is_fault);
+    slot->frames = plan_frames(tcp, slot, slot->is_alone ? 1u : KVF_TCP_IOVS_MAX, &is_fault);
+    slot->is_alone = false;
     if (is_fault) {
-        return -EFAULT;
+        slot->step = KVF_TCP_STEP_FAULT;
+        return;
     }
-    if (*ret_frames == 0) {
-        return 0;
-    }
-    struct msghdr msg = {.msg_iov = iovs.iovs, .msg_iovlen = iovs.count};
-    ssize_t n;
-    do {
-        n = sendmsg(lane->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
-    } while (n < 0 && errno == EINTR);
-    if (n < 0 && errno != EAGAIN) {
-        return -errno;
-    }
-    /* Fewer than offered: the buffer is full, or memory further on faults, which the next call says. */
-    lane->is_writable = n == (ssize_t)iovs.bytes;
-    if (n > 0) {
-        book(tcp, &lane->source, (uint64_t)n);
-    }
-    return n > 0 ? n : 0;
+    assert(slot->frames > 0);
+    slot->call = (struct kvf_tcp_call){
+        .fd = lane->fd,
+        .is_send = true,
+        .msg = {.msg_iov = slot->planned.iovs, .msg_iovlen = slot->planned.count}};
+    slot->step = KVF_TCP_STEP_CALL;
 }
 
-uint64_t kvf_tcp_source_turn(struct kvf_tcp *tcp, uint32_t lane_idx)
+void kvf_tcp_source_book(struct kvf_tcp *tcp, struct kvf_tcp_slot *slot)
 {
-    struct kvf_tcp_lane *lane = &tcp->lanes[lane_idx];
-    uint32_t serial = lane->serial;
-    uint64_t moved = 0;
-    if (lane->is_readable && !read_side_is_quiet(tcp, lane_idx)) {
-        return 1;
+    struct kvf_tcp_lane *lane = &tcp->lanes[slot->lane_idx];
+    int64_t n = slot->call.result;
+    if (n == -EFAULT && slot->frames > 1) {
+        /* Some page of the call faults, not necessarily the first post's. */
+        slot->is_alone = true;
+        slot->step = KVF_TCP_STEP_NONE;
+        return;
     }
-    while (lane->serial == serial && lane->state == KVF_TCP_UP && lane->is_writable &&
-           kvf_tcp_source_has_work(lane) && moved < tcp->config.turn_bytes_max) {
-        uint64_t budget = lesser(tcp->config.turn_bytes_max - moved, KVF_TCP_BATCH_BYTES_MAX);
-        uint32_t frames;
-        int64_t n = send_batch(tcp, lane_idx, KVF_TCP_IOVS_MAX, budget, &frames);
-        if (n == -EFAULT && frames > 1) {
-            /* Some page of the batch faults, not necessarily the first post's: look at it alone. */
-            n = send_batch(tcp, lane_idx, 1, budget, &frames);
-        }
-        if (n == -EFAULT) {
-            fault(tcp, lane_idx);
-            moved++;
-            continue;
-        }
-        if (n < 0) {
-            kvf_tcp_lose(tcp, lane_idx, (int)-n);
-            return moved + 1;
-        }
-        moved += (uint64_t)n;
-        complete_sent(tcp, lane_idx);
+    if (n == -EFAULT) {
+        slot->step = KVF_TCP_STEP_FAULT;
+        return;
     }
-    return moved;
+    if (n < 0 && n != -EAGAIN) {
+        slot->step = KVF_TCP_STEP_LOSE;
+        slot->err = (int)-n;
+        return;
+    }
+    /* Fewer than offered: the buffer is full, or memory further on faults, which the next call says. */
+    lane->is_writable = n == (int64_t)slot->planned.bytes;
+    slot->step = KVF_TCP_STEP_NONE;
+    if (n > 0) {
+        book_bytes(&lane->source, slot->plans, (uint64_t)n);
+        slot->moved += (uint64_t)n;
+        slot->step = KVF_TCP_STEP_MOVED;
+    }
+}
+
+void kvf_tcp_source_tell(struct kvf_tcp *tcp, struct kvf_tcp_slot *slot)
+{
+    switch ((enum kvf_tcp_step)slot->step) {
+    case KVF_TCP_STEP_NONE:
+    case KVF_TCP_STEP_CALL:
+        return;
+    case KVF_TCP_STEP_MOVED:
+        complete_sent(tcp, slot->lane_idx);
+        return;
+    case KVF_TCP_STEP_FAULT:
+        slot->moved++;
+        if (slot->edits == tcp->lanes[slot->lane_idx].source.edits) {
+            fault(tcp, slot->lane_idx);
+        } else {
+            /* Another lane's callback took posts back, perhaps this one: what stands first now is not
+             * to blame before it has been tried itself. */
+            slot->is_alone = true;
+        }
+        return;
+    case KVF_TCP_STEP_LOSE:
+        slot->moved++;
+        kvf_tcp_lose(tcp, slot->lane_idx, slot->err);
+        return;
+    }
 }

@@ -53,12 +53,20 @@ struct kvf_transport_host {
                                                     uint32_t region);
 };
 
+/* Who makes tcp's calls. auto: io_uring where the host allows it, else plain sockets. */
+enum kvf_tcp_engine_kind {
+    KVF_TCP_ENGINE_AUTO = 0,
+    KVF_TCP_ENGINE_SOCKETS = 1,
+    KVF_TCP_ENGINE_URING = 2,
+};
+
 struct kvf_transport_config {
     uint32_t lanes_max;       /* lane ids below this */
     uint64_t lane_rate_bytes; /* per second; 0: unpaced */
     uint64_t lane_window_bytes;
     uint64_t turn_bytes_max;     /* budget of one poll, per lane and direction */
     uint32_t posts_per_lane_max; /* queue length; power of two */
+    uint32_t tcp_engine;         /* enum kvf_tcp_engine_kind */
 };
 
 struct kvf_lane_open {
@@ -89,8 +97,9 @@ struct kvf_transport_ops {
     void (*close)(struct kvf_transport *t);
 };
 
-/* tcp over plain sockets. epoll_fd: the worker's; the transport adds its streams with
- * data.u64 = KVF_EPOLL_LANE | lane and is told of readiness through kvf_tcp_ready. */
+/* tcp. epoll_fd: the worker's; the transport adds its streams with data.u64 = KVF_EPOLL_LANE | lane and is
+ * told of readiness through kvf_tcp_ready. An engine that the host refuses is no error of create: plain
+ * sockets are used instead, kvf_tcp_engine_refusal says why, and what to think of it is the caller's. */
 #define KVF_EPOLL_LANE (UINT64_C(1) << 32)
 extern const struct kvf_transport_ops kvf_tcp_ops;
 int kvf_tcp_create(const struct kvf_transport_config *config,
@@ -100,6 +109,12 @@ void kvf_tcp_ready(struct kvf_transport *t, uint32_t lane, uint32_t epoll_events
 /* Whether poll has something to do without a further event: do not sleep then. True after open and post,
  * and while budgets are spent. */
 bool kvf_tcp_has_work(const struct kvf_transport *t);
-const char *kvf_tcp_engine_name(const struct kvf_transport *t); /* "sockets" */
+/* "uring" or "sockets": what makes the calls now. */
+const char *kvf_tcp_engine_name(const struct kvf_transport *t);
+/* 0, or the negative errno for which io_uring is not used though the configuration wants it. */
+int kvf_tcp_engine_refusal(const struct kvf_transport *t);
+/* Receives and sends made so far, and how many system calls that were. */
+void kvf_tcp_engine_counts(const struct kvf_transport *t, uint64_t *ret_calls,
+                           uint64_t *ret_enters);
 
 #endif

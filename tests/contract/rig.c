@@ -73,7 +73,6 @@ static void host_placed(void *ctx, uint32_t lane, uint32_t epoch, uint32_t handl
 {
     struct rig_end *end = ctx;
     struct rig_grant *grant = &end->grants[handle];
-    (void)lane;
     (void)epoch;
     if (!grant->is_asked) {
         complain(end, "placed without asking");
@@ -88,6 +87,9 @@ static void host_placed(void *ctx, uint32_t lane, uint32_t epoch, uint32_t handl
     } else {
         grant->placed_bytes += bytes;
     }
+    if (end->placed_hook != NULL) {
+        end->placed_hook(end, lane, handle, bytes);
+    }
 }
 
 static int host_marker(void *ctx, uint32_t lane, uint32_t epoch, uint32_t handle, uint8_t kind)
@@ -100,6 +102,9 @@ static int host_marker(void *ctx, uint32_t lane, uint32_t epoch, uint32_t handle
     event->handle = handle;
     event->value = kind;
     event->placed_bytes = end->grants[handle].placed_bytes + end->grants[handle].scratch_bytes;
+    if (end->marker_hook != NULL) {
+        end->marker_hook(end, lane, handle);
+    }
     return 0;
 }
 
@@ -142,6 +147,9 @@ static void host_up(void *ctx, uint32_t lane, uint32_t epoch)
     struct rig_end *end = ctx;
     note(end, RIG_UP, lane, epoch);
     end->up_count++;
+    if (end->up_hook != NULL) {
+        end->up_hook(end, lane);
+    }
 }
 
 static void host_lost(void *ctx, uint32_t lane, uint32_t epoch, int err)

@@ -11,7 +11,7 @@
 
 #include "sidecar/transport/transport.h"
 
-#define RIG_LANES 8u
+#define RIG_LANES 40u
 #define RIG_REGIONS 4u
 #define RIG_GRANTS 64u
 #define RIG_POSTS_MAX 4096u
@@ -74,6 +74,10 @@ struct rig_end {
     /* called from within completed_fn when set: for re-entrancy */
     void (*completed_hook)(struct rig_end *end, uint32_t lane, const struct kvf_post *post,
                            int status);
+    /* the same from within placed_fn, marker_fn and up_fn */
+    void (*placed_hook)(struct rig_end *end, uint32_t lane, uint32_t handle, uint64_t bytes);
+    void (*marker_hook)(struct rig_end *end, uint32_t lane, uint32_t handle);
+    void (*up_hook)(struct rig_end *end, uint32_t lane);
 };
 
 struct rig_options {
@@ -92,6 +96,8 @@ struct rig_kind {
     const char *calls_none_back; /* posts that were not started can be detached */
     const char *faults_never;    /* T7: memory that is gone is found out */
     const char *hears_no_end;    /* the sink is told when the source ends a lane */
+    /* Why this host does not allow it, NULL if it does. No function: always allowed. */
+    const char *(*refused_because)(void);
     /* Makes end->transport for this end's host. */
     int (*end_create)(struct rig *rig, struct rig_end *end,
                       const struct kvf_transport_host *host);
@@ -151,7 +157,8 @@ void rig_paint(struct rig *rig, uint32_t region, uint32_t page, uint32_t pages);
 uint32_t rig_count(const struct rig_end *end, enum rig_event_kind kind);
 const struct rig_event *rig_last(const struct rig_end *end, enum rig_event_kind kind);
 
-extern const struct rig_kind rig_tcp_kind;
+extern const struct rig_kind rig_tcp_kind;       /* over plain sockets */
+extern const struct rig_kind rig_tcp_uring_kind; /* over io_uring */
 /* The simulator's doubles: of tcp, and of RC verbs. */
 extern const struct rig_kind rig_sim_kind;
 extern const struct rig_kind rig_sim_nic_kind;

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "sidecar/host/uring.h"
 #include "sidecar/transport/tcp_socket.h"
 #include "tests/contract/rig.h"
 
@@ -27,8 +28,8 @@ struct tcp_rig {
     struct relay relays[RIG_LANES];
 };
 
-static int tcp_end_create(struct rig *rig, struct rig_end *end,
-                          const struct kvf_transport_host *host)
+static int end_create(struct rig *rig, struct rig_end *end,
+                      const struct kvf_transport_host *host, enum kvf_tcp_engine_kind engine)
 {
     if (rig->own == NULL) {
         struct tcp_rig *own = calloc(1, sizeof(*own));
@@ -52,7 +53,34 @@ static int tcp_end_create(struct rig *rig, struct rig_end *end,
         rig->own = own;
     }
     end->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    return kvf_tcp_create(&rig->options.config, host, end->epoll_fd, &end->transport);
+    struct kvf_transport_config config = rig->options.config;
+    config.tcp_engine = engine;
+    int rc = kvf_tcp_create(&config, host, end->epoll_fd, &end->transport);
+    return rc != 0 ? rc : kvf_tcp_engine_refusal(end->transport);
+}
+
+static int tcp_end_create(struct rig *rig, struct rig_end *end,
+                          const struct kvf_transport_host *host)
+{
+    return end_create(rig, end, host, KVF_TCP_ENGINE_SOCKETS);
+}
+
+static int uring_end_create(struct rig *rig, struct rig_end *end,
+                            const struct kvf_transport_host *host)
+{
+    return end_create(rig, end, host, KVF_TCP_ENGINE_URING);
+}
+
+static const char *uring_refused_because(void)
+{
+    static char text[160];
+    struct kvf_uring *uring;
+    int rc = kvf_uring_create(1, &uring);
+    if (rc != 0) {
+        return kvf_uring_refusal(rc, text, sizeof(text));
+    }
+    kvf_uring_close(uring);
+    return NULL;
 }
 
 static int accept_one(struct tcp_rig *own)
@@ -146,7 +174,7 @@ static int tcp_lane_open(struct rig *rig, uint32_t lane, uint32_t epoch)
                                  .epoch = epoch,
                                  .addr = own->addr,
                                  .session = 77,
-                                 .lane_idx = lane,
+                                 .lane_idx = lane % KVF_LANES_MAX,
                                  .accepted_fd = -1};
     uint64_t before = rig->source.up_count + rig->sink.up_count;
     int rc = kvf_tcp_ops.open(rig->sink.transport, &open);
@@ -167,7 +195,7 @@ static int tcp_lane_open(struct rig *rig, uint32_t lane, uint32_t epoch)
     struct kvf_wire_lane_hello m;
     rc = kvf_wire_get_lane_hello(hello + KVF_WIRE_HEADER_BYTES, KVF_WIRE_LANE_HELLO_BYTES, &m);
     assert(rc == 0);
-    assert(m.session == 77 && m.lane_idx == lane && m.epoch == epoch);
+    assert(m.session == 77 && m.lane_idx == lane % KVF_LANES_MAX && m.epoch == epoch);
     relay_close(&own->relays[lane]);
     open.accepted_fd =
         rig->options.squeeze_bytes > 0 ? relay_open(own, &own->relays[lane], fd) : fd;
@@ -216,6 +244,18 @@ const struct rig_kind rig_tcp_kind = {
     .ops = &kvf_tcp_ops,
     .has_streams = true,
     .end_create = tcp_end_create,
+    .lane_open = tcp_lane_open,
+    .end_events = tcp_events,
+    .lane_cut = tcp_lane_cut,
+    .destroy = tcp_destroy,
+};
+
+const struct rig_kind rig_tcp_uring_kind = {
+    .name = "tcp-uring",
+    .ops = &kvf_tcp_ops,
+    .has_streams = true,
+    .refused_because = uring_refused_because,
+    .end_create = uring_end_create,
     .lane_open = tcp_lane_open,
     .end_events = tcp_events,
     .lane_cut = tcp_lane_cut,

@@ -1,4 +1,5 @@
-/* What a peer, a network or a wrong address can do to tcp: the test speaks raw bytes on the other side. */
+/* What a peer, a network or a wrong address can do to tcp: the test speaks raw bytes on the other side.
+ * Built once per engine; KVF_RIG_KIND is its rig. */
 #include <criterion/criterion.h>
 
 #include <errno.h>
@@ -13,6 +14,17 @@
 #include "tests/contract/rig.h"
 
 #define PAGE_BYTES (4u * 4096u)
+
+static void skip_unless_allowed(void)
+{
+    const struct rig_kind *kind = &KVF_RIG_KIND;
+    const char *reason = kind->refused_because == NULL ? NULL : kind->refused_because();
+    if (reason != NULL) {
+        cr_skip_test("%s", reason);
+    }
+}
+
+TestSuite(tcp_wire, .init = skip_unless_allowed);
 
 /* The rig's own source end stays unused: `fd` is the writer. */
 struct raw {
@@ -57,7 +69,7 @@ static void raw_open(struct raw *raw)
 {
     static const uint32_t plane_bytes[] = {4096};
     struct rig_options options = rig_defaults();
-    raw->rig = rig_create(&rig_tcp_kind, &options);
+    raw->rig = rig_create(&KVF_RIG_KIND, &options);
     rig_region(raw->rig, 0, 8, 4, plane_bytes, 1, 0);
     rig_grant(raw->rig, 1, 0, 0, 8);
     raw->addr = listen_somewhere(&raw->listen_fd);
@@ -295,7 +307,7 @@ static void assert_lost_soon(struct raw *raw, int err)
 Test(tcp_wire, nobody_listening_is_lost_and_not_an_error_of_open)
 {
     struct rig_options options = rig_defaults();
-    struct raw raw = {.rig = rig_create(&rig_tcp_kind, &options)};
+    struct raw raw = {.rig = rig_create(&KVF_RIG_KIND, &options)};
     raw.addr = listen_somewhere(&raw.listen_fd);
     close(raw.listen_fd);
     struct kvf_lane_open open = {.lane = 0, .epoch = 1, .addr = raw.addr, .accepted_fd = -1};
@@ -313,7 +325,7 @@ Test(tcp_wire, nobody_listening_is_lost_and_not_an_error_of_open)
 Test(tcp_wire, bad_arguments_of_open_are_refused_and_own_the_descriptor)
 {
     struct rig_options options = rig_defaults();
-    struct rig *rig = rig_create(&rig_tcp_kind, &options);
+    struct rig *rig = rig_create(&KVF_RIG_KIND, &options);
     int fds[2];
     cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
     struct kvf_lane_open open = {.lane = RIG_LANES, .epoch = 1, .accepted_fd = fds[0]};
@@ -332,7 +344,7 @@ Test(tcp_wire, bad_arguments_of_open_are_refused_and_own_the_descriptor)
 Test(tcp_wire, bytes_towards_the_source_end_its_stream)
 {
     struct rig_options options = rig_defaults();
-    struct rig *rig = rig_create(&rig_tcp_kind, &options);
+    struct rig *rig = rig_create(&KVF_RIG_KIND, &options);
     int listen_fd;
     struct kvf_addr_shm addr = listen_somewhere(&listen_fd);
     int fd = kvf_socket_stream(&addr);
@@ -356,8 +368,8 @@ Test(tcp_wire, bytes_towards_the_source_end_its_stream)
 Test(tcp_wire, an_idle_source_notices_that_its_sink_went)
 {
     struct rig_options options = rig_defaults();
-    struct rig *rig = rig_create(&rig_tcp_kind, &options);
-    cr_assert_eq(rig_tcp_kind.lane_open(rig, 0, 5), 0);
+    struct rig *rig = rig_create(&KVF_RIG_KIND, &options);
+    cr_assert_eq(KVF_RIG_KIND.lane_open(rig, 0, 5), 0);
     kvf_tcp_ops.fence(rig->sink.transport, 0, 5);
     cr_assert(rig_until(rig, rig_is_lost, 1));
     cr_assert_eq(rig_last(&rig->source, RIG_LOST)->value, ECONNRESET);
@@ -376,10 +388,10 @@ Test(tcp_wire, a_paced_lane_keeps_its_rate_and_holds_little)
     static const uint32_t plane_bytes[] = {4096};
     struct rig_options options = rig_defaults();
     options.config.lane_rate_bytes = 10000000; /* any machine is faster than that */
-    struct rig *rig = rig_create(&rig_tcp_kind, &options);
+    struct rig *rig = rig_create(&KVF_RIG_KIND, &options);
     rig_region(rig, 0, 64, 16, plane_bytes, 1, 0);
     rig_grant(rig, 1, 0, 0, 64);
-    cr_assert_eq(rig_tcp_kind.lane_open(rig, 0, 5), 0);
+    cr_assert_eq(KVF_RIG_KIND.lane_open(rig, 0, 5), 0);
     double begin = seconds();
     for (uint32_t i = 0; i < 64; i++) {
         rig_post(rig, 0, 9, 1, 0, i, i, 1);
