@@ -93,6 +93,9 @@ static const struct kvf_stats_def defs[] = {
     OWN(KVF_VALUE_OFF_CPU_MAX, "off_cpu_max_us", "us", KVF_STATS_GAUGE),
     OWN(KVF_VALUE_CPU, "pinned_cpu_plus_1", "cpu", KVF_STATS_GAUGE),
     OWN(KVF_VALUE_NUMA_BOUND, "numa_bound", "0 or 1", KVF_STATS_GAUGE),
+    OWN(KVF_VALUE_TCP_ENGINE, "tcp_engine", "1skt 2uring", KVF_STATS_GAUGE),
+    OWN(KVF_VALUE_TCP_CALLS, "tcp_calls_total", "calls", KVF_STATS_COUNTER),
+    OWN(KVF_VALUE_TCP_ENTERS, "tcp_system_calls_total", "calls", KVF_STATS_COUNTER),
 
     HISTOGRAM(KVF_HISTOGRAM_ABORT_TO_DRAINED, "abort_to_drained_us"),
     HISTOGRAM(KVF_HISTOGRAM_OPEN_TO_SUCCESS, "open_to_success_us"),

@@ -22,6 +22,11 @@
 _Static_assert((int)KVF_CONFIG_TCP == (int)KVF_WIRE_TCP, "option and wire agree");
 _Static_assert((int)KVF_CONFIG_CHECKED == (int)KVF_PLACEMENT_CHECKED, "option and wire agree");
 _Static_assert((int)KVF_CONFIG_POSTED == (int)KVF_PLACEMENT_POSTED, "option and wire agree");
+_Static_assert((int)KVF_CONFIG_AUTO == (int)KVF_TCP_ENGINE_AUTO, "option and transport agree");
+_Static_assert((int)KVF_CONFIG_SOCKETS == (int)KVF_TCP_ENGINE_SOCKETS,
+               "option and transport agree");
+_Static_assert((int)KVF_CONFIG_URING == (int)KVF_TCP_ENGINE_URING,
+               "option and transport agree");
 _Static_assert(KVF_CONFIG_LANES_MAX == KVF_LANES_MAX, "option and wire agree");
 
 #define START_WAIT_MS 10000
@@ -314,6 +319,10 @@ static int start_worker(struct kvf_worker *w, const struct kvf_link_start *start
     err = kvf_worker_transport_create(w);
     if (err != 0) {
         return fail("create the transport", err);
+    }
+    err = kvf_worker_engine_check(w);
+    if (err != 0) {
+        return err;
     }
     err = kvf_worker_control_create(w);
     if (err != 0) {

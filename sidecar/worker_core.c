@@ -1,9 +1,11 @@
 /* Between the core and the world: its actions carried out, the transport's events told to it. */
 #include <assert.h>
 #include <errno.h>
+#include <string.h>
 
 #include "sidecar/host/clock.h"
 #include "sidecar/host/log.h"
+#include "sidecar/host/uring.h"
 #include "sidecar/worker_internal.h"
 
 #define ACTIONS_MAX 65536u /* per call; the rest waits for the next turn */
@@ -102,7 +104,8 @@ int kvf_worker_transport_create(struct kvf_worker *w)
                                           .lane_window_bytes =
                                               kvf_config_lane_window(&w->config),
                                           .turn_bytes_max = TURN_BYTES_MAX,
-                                          .posts_per_lane_max = POSTS_PER_LANE_MAX};
+                                          .posts_per_lane_max = POSTS_PER_LANE_MAX,
+                                          .tcp_engine = w->config.tcp_engine};
     struct kvf_transport_host host = {.ctx = w,
                                       .place_fn = on_place,
                                       .placed_fn = on_placed,
@@ -116,6 +119,33 @@ int kvf_worker_transport_create(struct kvf_worker *w)
                                       .region_fn = on_region};
     w->ops = &kvf_tcp_ops;
     return kvf_tcp_create(&config, &host, w->epoll_fd, &w->transport);
+}
+
+int kvf_worker_engine_check(struct kvf_worker *w)
+{
+    int refusal = kvf_tcp_engine_refusal(w->transport);
+    char why[160];
+    w->is_uring = kvf_worker_uses_uring(w);
+    if (refusal != 0 && w->config.tcp_engine == KVF_CONFIG_URING) {
+        kvf_log(
+            KVF_LOG_ERROR,
+            "cannot start: --tcp-engine uring: %s; --tcp-engine auto uses plain sockets here",
+            kvf_uring_refusal(refusal, why, sizeof(why)));
+        return refusal;
+    }
+    if (refusal != 0) {
+        kvf_log(KVF_LOG_INFO, "tcp engine: plain sockets, since %s",
+                kvf_uring_refusal(refusal, why, sizeof(why)));
+    } else {
+        kvf_log(KVF_LOG_INFO, "tcp engine: %s",
+                w->is_uring ? "io_uring" : "plain sockets, as asked for");
+    }
+    return 0;
+}
+
+bool kvf_worker_uses_uring(const struct kvf_worker *w)
+{
+    return strcmp(kvf_tcp_engine_name(w->transport), "uring") == 0;
 }
 
 /* ---- control --------------------------------------------------------------------------------------------- */

@@ -77,10 +77,14 @@ struct kvf_worker {
     int cpus_allowed;
     bool is_numa_bound;
     bool has_no_pwait2;
+    bool is_uring; /* tcp's engine as last said */
 };
 
 /* worker_core.c */
 int kvf_worker_transport_create(struct kvf_worker *w);
+/* Says which engine tcp has and why. -errno: not the one that was asked for by name. */
+int kvf_worker_engine_check(struct kvf_worker *w);
+bool kvf_worker_uses_uring(const struct kvf_worker *w);
 int kvf_worker_control_create(struct kvf_worker *w);
 /* Does what the core wants until it wants nothing; returns how many actions that were. */
 uint32_t kvf_worker_actions(struct kvf_worker *w);

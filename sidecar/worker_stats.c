@@ -64,8 +64,24 @@ static void look_at_mask(struct kvf_worker *w)
     }
 }
 
+static void copy_engine(struct kvf_worker *w, struct kvf_stats_shm *shm)
+{
+    uint64_t calls;
+    uint64_t enters;
+    kvf_tcp_engine_counts(w->transport, &calls, &enters);
+    kvf_stats_set(shm, KVF_VALUE_TCP_ENGINE,
+                  w->is_uring ? KVF_TCP_ENGINE_URING : KVF_TCP_ENGINE_SOCKETS);
+    kvf_stats_set(shm, KVF_VALUE_TCP_CALLS, w->base[KVF_VALUE_TCP_CALLS] + calls);
+    kvf_stats_set(shm, KVF_VALUE_TCP_ENTERS, w->base[KVF_VALUE_TCP_ENTERS] + enters);
+}
+
 void kvf_worker_stats_copy(struct kvf_worker *w)
 {
+    if (w->is_uring && !kvf_worker_uses_uring(w)) {
+        w->is_uring = false;
+        kvf_log(KVF_LOG_WARN, "tcp engine: plain sockets from now on; io_uring takes no more "
+                              "calls");
+    }
     look_at_mask(w);
     look_off_cpu(w);
     uint64_t counters[KVF_COUNTERS];
@@ -85,6 +101,7 @@ void kvf_worker_stats_copy(struct kvf_worker *w)
     kvf_stats_set(shm, KVF_VALUE_CLIENTS, kvf_clients_count(w->clients));
     kvf_stats_set(shm, KVF_VALUE_REGIONS, kvf_regions_live(w->regions));
     kvf_stats_set(shm, KVF_VALUE_LOOP_COUNT, w->loop_count);
+    copy_engine(w, shm);
     kvf_stats_set(shm, KVF_VALUE_OFF_CPU_MAX, w->off_cpu_max_ns / KVF_NS_PER_US);
     kvf_stats_heartbeat(shm, w->now_ns);
     kvf_stats_end(shm);

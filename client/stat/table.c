@@ -18,6 +18,7 @@ enum item_form {
     FORM_RATE,
     FORM_US,
     FORM_PLACEMENT,
+    FORM_ENGINE,
     FORM_CPU, /* number plus one, 0 is none */
     FORM_BOOL
 };
@@ -91,6 +92,11 @@ static void add_entry(struct row *row, struct kvf_stat_entry *entry, const char 
     case FORM_PLACEMENT:
         shown = entry->value == 1   ? "checked"
                 : entry->value == 2 ? "posted"
+                                    : kvf_format_count(text, entry->value);
+        break;
+    case FORM_ENGINE:
+        shown = entry->value == 1   ? "sockets"
+                : entry->value == 2 ? "io_uring"
                                     : kvf_format_count(text, entry->value);
         break;
     case FORM_CPU:
@@ -391,6 +397,7 @@ static void print_traffic(FILE *out, struct kvf_stat_daemon *daemon)
         {"peers_lost_total", "lost", FORM_COUNT},
         {"lane_rate_bytes_per_s", "lane rate", FORM_RATE},
         {"placement", "placement", FORM_PLACEMENT},
+        {"tcp_engine", "tcp engine", FORM_ENGINE},
     };
     static const struct item stale[] = {
         {"stale_messages_total", "messages", FORM_COUNT},

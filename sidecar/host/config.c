@@ -52,6 +52,10 @@ struct option {
 static const struct option_word transport_words[] = {{"tcp", KVF_CONFIG_TCP}, {NULL, 0}};
 static const struct option_word placement_words[] = {
     {"checked", KVF_CONFIG_CHECKED}, {"posted", KVF_CONFIG_POSTED}, {NULL, 0}};
+static const struct option_word engine_words[] = {{"auto", KVF_CONFIG_AUTO},
+                                                  {"sockets", KVF_CONFIG_SOCKETS},
+                                                  {"uring", KVF_CONFIG_URING},
+                                                  {NULL, 0}};
 static const struct option_word spin_words[] = {
     {"auto", KVF_SPIN_AUTO}, {"on", KVF_SPIN_ON}, {"off", KVF_SPIN_OFF}, {NULL, 0}};
 static const struct option_word level_words[] = {{"error", KVF_LOG_ERROR},
@@ -84,6 +88,10 @@ static const struct option options[] = {
      .preset = KVF_CONFIG_CHECKED, .words = placement_words, .value = "checked|posted",
      .help = "checked: the grant is looked at before every receive, so an aborted room is idle at once.\n"
              "posted: what was posted lands until the marker, as an RDMA NIC does. Both are safe"},
+    {.name = "tcp-engine", .kind = OPTION_WORD, .off = AT(tcp_engine), .preset = KVF_CONFIG_AUTO,
+     .words = engine_words, .value = "auto|uring|sockets",
+     .help = "who makes tcp's calls. uring: io_uring, all lanes by one system call; no start where the\n"
+             "host forbids it. sockets: plain calls. auto: uring where allowed, else sockets"},
     {.name = "lane-rate", .kind = OPTION_RATE, .off = AT(lane_rate_bytes), .min = 0,
      .max = 1000000 * MB, .preset = 0, .value = "MB/s",
      .help = "pace of one lane in millions of bytes per second; 0 = unpaced"},

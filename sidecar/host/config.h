@@ -16,6 +16,7 @@
 /* The numbers of the wire (worker.c asserts it): this folder knows no protocol. */
 enum kvf_config_transport { KVF_CONFIG_TCP = 1 };
 enum kvf_config_placement { KVF_CONFIG_CHECKED = 1, KVF_CONFIG_POSTED = 2 };
+enum kvf_config_engine { KVF_CONFIG_AUTO = 0, KVF_CONFIG_SOCKETS = 1, KVF_CONFIG_URING = 2 };
 enum kvf_spin { KVF_SPIN_AUTO = 0, KVF_SPIN_ON = 1, KVF_SPIN_OFF = 2 };
 
 struct kvf_config {
@@ -24,6 +25,7 @@ struct kvf_config {
     struct kvf_addr_shm listen;
     uint32_t transport;       /* enum kvf_wire_transport */
     uint32_t placement;       /* enum kvf_placement */
+    uint32_t tcp_engine;      /* enum kvf_config_engine */
     uint64_t lane_rate_bytes; /* per second; 0: unpaced */
     uint32_t lanes;
     uint32_t lane_rooms;

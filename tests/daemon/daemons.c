@@ -205,6 +205,13 @@ struct daemon *daemon_start(const char *name, ...)
     add_arg(r, case_dir());
     add_arg(r, "--log-level");
     add_arg(r, "info");
+    const char *more = getenv("KVFENCED_OPTIONS"); /* what all daemons of this run have */
+    char *words = strdup(more != NULL ? more : "");
+    char *rest = NULL;
+    for (char *o = strtok_r(words, " ", &rest); o != NULL; o = strtok_r(NULL, " ", &rest)) {
+        add_arg(r, o);
+    }
+    free(words);
     va_list options;
     va_start(options, name);
     for (const char *o = va_arg(options, const char *); o != NULL;

@@ -53,6 +53,7 @@ Test(config_options, defaults_are_those_of_the_documentation)
     cr_assert_eq(config.listen.port, 0);
     cr_assert(kvf_addr_is_loopback(&config.listen));
     cr_assert_eq(config.placement, KVF_CONFIG_CHECKED);
+    cr_assert_eq(config.tcp_engine, KVF_CONFIG_AUTO);
     cr_assert_eq(config.lane_rate_bytes, 0);
     cr_assert_eq(config.bootstrap_ms, 30000);
     cr_assert_eq(config.connect_ms, 5000);
@@ -132,6 +133,7 @@ Test(config_options, what_is_no_number_is_refused)
 Test(config_options, words_are_those_of_the_list)
 {
     expect_refused("--spin maybe", "must be auto|on|off");
+    expect_refused("--tcp-engine io_uring", "must be auto|uring|sockets");
     expect_refused("--tcp-placement Checked", "must be checked|posted");
     expect_refused("--transport verbs", "must be tcp");
     expect_refused("--log-level 3", "must be error|warn|info|debug");
