@@ -73,7 +73,6 @@ static void host_placed(void *ctx, uint32_t lane, uint32_t epoch, uint32_t handl
 {
     struct rig_end *end = ctx;
     struct rig_grant *grant = &end->grants[handle];
-    (void)epoch;
     if (!grant->is_asked) {
         complain(end, "placed without asking");
     }
@@ -88,7 +87,7 @@ static void host_placed(void *ctx, uint32_t lane, uint32_t epoch, uint32_t handl
         grant->placed_bytes += bytes;
     }
     if (end->placed_hook != NULL) {
-        end->placed_hook(end, lane, handle, bytes);
+        end->placed_hook(end, lane, epoch, bytes);
     }
 }
 

@@ -75,7 +75,7 @@ struct rig_end {
     void (*completed_hook)(struct rig_end *end, uint32_t lane, const struct kvf_post *post,
                            int status);
     /* the same from within placed_fn, marker_fn and up_fn */
-    void (*placed_hook)(struct rig_end *end, uint32_t lane, uint32_t handle, uint64_t bytes);
+    void (*placed_hook)(struct rig_end *end, uint32_t lane, uint32_t epoch, uint64_t bytes);
     void (*marker_hook)(struct rig_end *end, uint32_t lane, uint32_t handle);
     void (*up_hook)(struct rig_end *end, uint32_t lane);
 };

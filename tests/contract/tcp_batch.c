@@ -201,10 +201,10 @@ Test(tcp_batch, t1_a_read_fault_blames_no_post_that_took_its_place)
 static uint64_t placed_after_fence;
 static bool is_sink_fenced[LANES];
 
-static void fence_the_other_sinks(struct rig_end *end, uint32_t lane, uint32_t handle,
+static void fence_the_other_sinks(struct rig_end *end, uint32_t lane, uint32_t epoch,
                                   uint64_t bytes)
 {
-    (void)handle;
+    (void)epoch;
     placed_after_fence += is_sink_fenced[lane] ? bytes : 0;
     if (hook_runs++ == 0) {
         for (uint32_t other = 0; other < LANES; other++) {
@@ -246,10 +246,10 @@ Test(tcp_batch, t3_nothing_lands_behind_a_fence_from_another_lanes_receive)
     rig_destroy(rig);
 }
 
-static void close_the_other_grants(struct rig_end *end, uint32_t lane, uint32_t handle,
+static void close_the_other_grants(struct rig_end *end, uint32_t lane, uint32_t epoch,
                                    uint64_t bytes)
 {
-    (void)handle, (void)bytes;
+    (void)epoch, (void)bytes;
     if (hook_runs++ == 0) {
         for (uint32_t other = 0; other < LANES; other++) {
             if (other != lane) {
@@ -302,6 +302,13 @@ static void reopen_the_next(struct rig_end *end, uint32_t lane, uint32_t handle)
     }
 }
 
+static void count_placed_of_the_new(struct rig_end *end, uint32_t lane, uint32_t epoch,
+                                    uint64_t bytes)
+{
+    (void)end, (void)lane;
+    placed_after_fence += epoch == 6 ? bytes : 0;
+}
+
 /* The descriptor of a fenced lane is closed and its number used again within the round: results of the old
  * stream must not be booked to the new one. */
 Test(tcp_batch, t3_a_lane_opened_again_by_another_lanes_marker_has_nothing_of_the_old_stream)
@@ -314,7 +321,9 @@ Test(tcp_batch, t3_a_lane_opened_again_by_another_lanes_marker_has_nothing_of_th
     rig->is_sink_stopped = true;
     rig_turns(rig, 20);
     hook_runs = 0;
+    placed_after_fence = 0;
     rig->sink.marker_hook = reopen_the_next;
+    rig->sink.placed_hook = count_placed_of_the_new;
     rig->is_sink_stopped = false;
     rig_turns(rig, 50);
     cr_assert_gt(hook_runs, 0);
@@ -324,6 +333,7 @@ Test(tcp_batch, t3_a_lane_opened_again_by_another_lanes_marker_has_nothing_of_th
         cr_assert(event->kind != RIG_LOST || event->epoch == 6, "port 1 refuses");
     }
     cr_assert_eq(rig->sink.lost_count, 1);
+    cr_assert_eq(placed_after_fence, 0, "bytes of the old stream were told of the new one");
     rig_destroy(rig);
 }
 
