@@ -397,7 +397,11 @@ static void print_traffic(FILE *out, struct kvf_stat_daemon *daemon)
         {"peers_lost_total", "lost", FORM_COUNT},
         {"lane_rate_bytes_per_s", "lane rate", FORM_RATE},
         {"placement", "placement", FORM_PLACEMENT},
-        {"tcp_engine", "tcp engine", FORM_ENGINE},
+    };
+    static const struct item tcp[] = {
+        {"tcp_engine", "engine", FORM_ENGINE},
+        {"tcp_calls_total", "sends and receives", FORM_COUNT},
+        {"tcp_system_calls_total", "system calls for them", FORM_COUNT},
     };
     static const struct item stale[] = {
         {"stale_messages_total", "messages", FORM_COUNT},
@@ -410,6 +414,7 @@ static void print_traffic(FILE *out, struct kvf_stat_daemon *daemon)
     PRINT_ROW(out, daemon, "moved", moved);
     PRINT_ROW(out, daemon, "grants", grants);
     PRINT_ROW(out, daemon, "peers", peers);
+    PRINT_ROW(out, daemon, "tcp", tcp);
     PRINT_ROW(out, daemon, "stale", stale);
 }
 
