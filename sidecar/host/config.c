@@ -455,11 +455,12 @@ static int find_run_dir(struct kvf_config *config, char *ret_error, size_t cap)
             ret_error, cap,
             "no run directory: give --run-dir, or set KVFENCE_RUN_DIR or XDG_RUNTIME_DIR");
     }
-    if (strlen(path) >= sizeof(config->run_dir)) {
+    size_t path_bytes = strlen(path) + 1u;
+    if (path_bytes > sizeof(config->run_dir)) {
         return refuse(ret_error, cap, "run directory %.80s...: longer than %zu bytes", path,
                       sizeof(config->run_dir) - 1u);
     }
-    snprintf(config->run_dir, sizeof(config->run_dir), "%s", path);
+    memcpy(config->run_dir, path, path_bytes);
     return 0;
 }
 

@@ -545,8 +545,8 @@ Test(tcp_batch, k1_a_filter_that_forbids_only_registering_costs_nothing)
     refuse_call(SYS_io_uring_register, EPERM);
     struct kvf_uring *uring = NULL;
     int rc = kvf_uring_create(8, &uring);
-    if (KVF_RIG_KIND.refused_because != NULL) {
-        cr_assert_eq(rc, 0);
+    if (rc == 0) {
         kvf_uring_close(uring);
     }
+    cr_assert(rc == 0 || KVF_RIG_KIND.refused_because == NULL, "%d", rc);
 }
