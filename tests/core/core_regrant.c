@@ -263,6 +263,30 @@ Test(regrant, a_source_whose_sink_does_not_come_again_lets_its_pages_go_at_its_o
     pair_finish(w.p);
 }
 
+/* Until the one answer has come nobody knows whether the source holds a place for this sink. */
+Test(regrant, h28_a_new_grant_waits_for_the_answer_to_the_old_one)
+{
+    for (size_t i = 0; i < 2; i++) {
+        struct pair *p = pair_new(&(struct pair_options){.placement = placements[i]});
+        pair_warm(p, 0, 1);
+        struct pair_room *source = pair_source(p, 1, 7);
+        pair_settle(p);
+        pair_link(p, 0, 1)->hold[PAIR_SINK] = true;
+        struct pair_room *sink = pair_sink(p, 0, 1, 7, 0, 4);
+        pair_settle(p);
+        cr_assert_eq(pair_poll(source), KVF_STATE_WAITING_FOR_INPUT);
+        pair_stream_lose(p, pair_stream(p, 0, 1, 0), PAIR_SINK);
+        pair_settle(p);
+        cr_assert_eq(pair_count(p, 0, KVF_COUNT_REGRANTS), 0);
+        pair_link(p, 0, 1)->hold[PAIR_SINK] = false;
+        (void)pair_submit(source, 0, 0, 4, true);
+        pair_advance(p, 100 * PAIR_MS);
+        expect_success(sink, source);
+        cr_assert_eq(pair_count(p, 0, KVF_COUNT_REGRANTS), 1);
+        pair_finish(p);
+    }
+}
+
 /* ---- fan-out, fan-in -------------------------------------------------------------------------------- */
 
 struct fan_out {

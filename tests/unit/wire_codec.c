@@ -160,6 +160,7 @@ static void make_grant(union any *m)
     struct kvf_wire_grant *g = &m->grant;
     memset(g, 0, sizeof(*g));
     g->nonce = rnd();
+    g->past_nonce = below(2) != 0 ? rnd() : 0;
     g->label = rnd();
     g->key = rnd();
     g->handle = rnd32();
@@ -424,10 +425,14 @@ Test(wire, fields_out_of_range_are_refused)
         assert_refused(grant, 76, 4, 0);          /* no runs here */
         assert_refused(grant, 76, 4, KVF_WIRE_RUNS_PER_FRAME + 1);
         assert_refused(grant, 76, 4, UINT32_MAX);
-        assert_refused(grant, 80 + 8, 4, 0); /* an empty run */
-        assert_refused(grant, 80 + 8, 4, UINT32_MAX);
-        assert_refused(grant, 80 + 4, 4, UINT32_MAX); /* a run over the end of 32 bits */
-        assert_refused(grant, 80 + 4, 4, KVF_REGION_PAGES_MAX);
+        assert_refused(grant, 88 + 8, 4, 0); /* an empty run */
+        assert_refused(grant, 88 + 8, 4, UINT32_MAX);
+        assert_refused(grant, 88 + 4, 4, UINT32_MAX); /* a run over the end of 32 bits */
+        assert_refused(grant, 88 + 4, 4, KVF_REGION_PAGES_MAX);
+        size_t payload_bytes = make_frame(grant, round) - KVF_WIRE_HEADER_BYTES;
+        memcpy(frame + KVF_WIRE_HEADER_BYTES + 80, frame + KVF_WIRE_HEADER_BYTES, 8);
+        cr_assert_eq(get_exact(grant, frame + KVF_WIRE_HEADER_BYTES, payload_bytes, &got),
+                     -EPROTO, "a grant in its own place");
         assert_refused(&messages[8], 0, 4, KVF_LANES_MAX);
         assert_refused(&messages[8], 36, 4, 1); /* reserved */
         assert_refused(ended, 0, 8, 0);
@@ -497,13 +502,13 @@ Test(wire, a_refusing_hello_need_not_describe_lanes_and_a_greeting_one_must)
 Test(wire, a_header_is_refused_for_each_of_its_fields)
 {
     struct kvf_wire_header header = {
-        .version_major = 1, .type = KVF_WIRE_PING, .payload_bytes = 8, .seq = 3};
+        .version_major = 2, .type = KVF_WIRE_PING, .payload_bytes = 8, .seq = 3};
     struct kvf_wire_header back;
     unsigned char bytes[KVF_WIRE_HEADER_BYTES];
     kvf_wire_put_header(bytes, &header);
     cr_assert_eq(kvf_wire_get_header(bytes, &back), 0);
-    cr_assert_eq(memcmp(bytes, "kvfC\x01\x0b\0\0\x08\0\0\0\x03\0\0", 16), 0,
-                 "the bytes of version 1");
+    cr_assert_eq(memcmp(bytes, "kvfC\x02\x0b\0\0\x08\0\0\0\x03\0\0", 16), 0,
+                 "the bytes of version 2");
     for (uint32_t type = 0; type < 256; type++) {
         header.type = (uint8_t)type;
         kvf_wire_put_header(bytes, &header);
@@ -521,10 +526,10 @@ Test(wire, a_header_is_refused_for_each_of_its_fields)
         bytes[off] = 1;
         cr_assert_eq(kvf_wire_get_header(bytes, &back), -EPROTO);
     }
-    header.version_major = 2;
+    header.version_major = 1; /* whose GRANT names no past */
     kvf_wire_put_header(bytes, &header);
     cr_assert_eq(kvf_wire_get_header(bytes, &back), -ENOTSUP);
-    header.version_major = 1;
+    header.version_major = 2;
     header.payload_bytes = KVF_WIRE_PAYLOAD_MAX + 1;
     kvf_wire_put_header(bytes, &header);
     cr_assert_eq(kvf_wire_get_header(bytes, &back), -EPROTO);
