@@ -475,7 +475,7 @@ Test(control, bad_framing_ends_the_connection_once_and_nothing_behind_it_is_read
             bytes[bad] ^= 1; /* magic */
             break;
         case 1:
-            bytes[bad + 4] = 2; /* version */
+            bytes[bad + 4] = KVF_WIRE_VERSION_MAJOR + 1; /* version */
             break;
         case 2:
             bytes[bad + 5] = 200; /* type */
