@@ -50,7 +50,7 @@ struct kvf_core_config {
     uint8_t transport;          /* enum kvf_wire_transport */
     uint8_t placement;          /* enum kvf_placement, as sink */
     uint32_t lane_rooms;        /* credits: unproven grants per lane */
-    uint64_t room_window_bytes; /* posted and not completed, per grant */
+    uint64_t room_window_bytes; /* posted and not completed, per grant and lane */
     uint64_t lane_window_bytes; /* the same for a lane, all rooms together */
     uint64_t post_bytes_max;    /* a post covers more than one page only below this */
     uint64_t

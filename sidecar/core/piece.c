@@ -173,17 +173,12 @@ static void advance(struct kvf_core *core, struct kvf_source_grant *s, uint32_t 
     }
 }
 
-/* A striped grant spreads its window over its lanes; otherwise the lane asked first would take all of it. */
+/* Each lane has its own: it is what the bytes of other rooms on that lane wait behind. */
 static bool is_window_full(const struct kvf_core *core, const struct kvf_source_grant *s,
                            uint32_t lane_idx, uint64_t bytes)
 {
-    uint64_t window = core->config.room_window_bytes;
-    uint32_t lanes = 0;
-    for (uint32_t left = kvf_left(s->lane_mask, s->dead_mask); left != 0; left &= left - 1) {
-        lanes++;
-    }
     uint64_t on_lane = s->lane_posted_bytes[lane_idx];
-    return on_lane > 0 && on_lane + bytes > window / lanes;
+    return on_lane > 0 && on_lane + bytes > core->config.room_window_bytes;
 }
 
 enum kvf_next kvf_source_next_data(struct kvf_core *core, uint64_t now_ns, uint32_t source,

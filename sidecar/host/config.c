@@ -101,8 +101,9 @@ static const struct option options[] = {
      .preset = 256, .value = "N",
      .help = "rooms granted at a time on one lane; more wait as Bootstrapping"},
     {.name = "room-window", .kind = OPTION_SIZE, .off = AT(room_window_bytes), .min = 4 * KIB,
-     .max = 1024 * MIB, .preset = 1 * MIB, .value = "BYTES",
-     .help = "posted and not completed, most for one room. Never more than the lane's window"},
+     .max = 1024 * MIB, .preset = 256 * KIB, .value = "BYTES",
+     .help = "posted and not completed, most for one room on one lane: what another room's bytes wait\n"
+             "behind. Never more than the lane's window"},
     {.name = "lane-window", .kind = OPTION_SIZE, .off = AT(lane_window_bytes), .min = 4 * KIB,
      .max = 1024 * MIB, .preset = 4 * MIB, .value = "BYTES",
      .help = "the same for one lane, all rooms together. With --lane-rate it is held under a quarter\n"

@@ -233,6 +233,16 @@ static int socket_bytes(const struct kvf_transport_config *config)
     return (int)bytes;
 }
 
+/* Paced: a quarter of a millisecond's worth, unsent bytes being those that wait for their pace. */
+static int unsent_bytes(const struct kvf_transport_config *config)
+{
+    uint64_t bytes = config->lane_rate_bytes / 4000u;
+    if (config->lane_rate_bytes == 0 || bytes > KVF_TCP_UNSENT_BYTES) {
+        return KVF_TCP_UNSENT_BYTES;
+    }
+    return bytes < KVF_TCP_UNSENT_BYTES_MIN ? KVF_TCP_UNSENT_BYTES_MIN : (int)bytes;
+}
+
 static int set_source_options(const struct kvf_tcp *tcp, int fd)
 {
     int rc = kvf_socket_adopt(fd);
@@ -243,6 +253,10 @@ static int set_source_options(const struct kvf_tcp *tcp, int fd)
     if (setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes)) != 0) {
         return -errno;
     }
+    rc = kvf_socket_limit_unsent(fd, unsent_bytes(&tcp->config));
+    if (rc != 0) {
+        return rc;
+    }
     if (tcp->config.lane_rate_bytes > 0) {
         unsigned long rate = tcp->config.lane_rate_bytes;
         if (setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof(rate)) != 0) {
@@ -252,12 +266,12 @@ static int set_source_options(const struct kvf_tcp *tcp, int fd)
     return 0;
 }
 
-/* Before the connect, because the window is agreed on in it. Unpaced: the kernel tunes it. */
+/* Before the connect, because the window is agreed on in it. */
 static int set_sink_options(const struct kvf_tcp *tcp, int fd)
 {
-    int bytes = socket_bytes(&tcp->config);
-    if (tcp->config.lane_rate_bytes > 0 &&
-        setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof(bytes)) != 0) {
+    int bytes =
+        tcp->config.lane_rate_bytes > 0 ? socket_bytes(&tcp->config) : KVF_TCP_RECEIVE_BYTES;
+    if (setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof(bytes)) != 0) {
         return -errno;
     }
     return 0;

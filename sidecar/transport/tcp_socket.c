@@ -39,6 +39,12 @@ static void set_no_delay(int fd)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
+int kvf_socket_limit_unsent(int fd, int bytes)
+{
+    int rc = setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, sizeof(bytes));
+    return rc == 0 || errno == EOPNOTSUPP || errno == ENOPROTOOPT ? 0 : -errno;
+}
+
 int kvf_socket_stream(const struct kvf_addr_shm *addr)
 {
     if (addr->family != 4 && addr->family != 6) {

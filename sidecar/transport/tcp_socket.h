@@ -19,5 +19,8 @@ int kvf_socket_connect(int fd, const struct kvf_addr_shm *addr);
 int kvf_socket_connect_result(int fd);
 /* Marks an accepted or inherited descriptor non-blocking, close-on-exec and without delay. */
 int kvf_socket_adopt(int fd);
+/* The kernel takes at most about this much beyond what it has sent, so that what is posted next is not far
+ * behind. 0 or -errno; a socket that is no TCP socket has nothing unsent, so its refusal is no fault. */
+int kvf_socket_limit_unsent(int fd, int bytes);
 
 #endif

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 
 #include "tests/daemon/engine.h"
 
@@ -103,7 +104,7 @@ static void measure(const char *placement, uint32_t rooms)
     uint64_t taken[SAMPLES];
     uint64_t state = 3;
     uint32_t successes = 0;
-    uint64_t window = rooms < 4 ? rooms * MIB : 4 * MIB; /* the defaults of a room and a lane */
+    uint64_t window = rooms * 256 * KIB; /* the default of a room */
     start_with(placement);
     uint64_t trip_ns = round_trip_ns();
     CHECK_IS(pthread_create(&lateness.thread, NULL, watch_lateness, &lateness), 0, "thread");
@@ -167,6 +168,116 @@ static void posted_four(void)
 static void checked_four(void)
 {
     measure("checked", 4);
+}
+
+/* ---- fairness ------------------------------------------------------------------------------------- */
+
+#define LARGE_PAGES 4096u
+#define SMALL_SAMPLES 200u
+#define SMALL_FACTOR 5u
+
+/* One page from the sink's open to its success. */
+static uint64_t small_room_ns(void)
+{
+    int32_t page = (int32_t)LARGE_PAGES + 7;
+    uint64_t key = key_next();
+    uint64_t start_ns = now_ns();
+    kvf_room in = engine_sink(to, key, page, 1, prefill);
+    kvf_room out = engine_source(from, key);
+    engine_submit(from, out, page, 1, 0, true);
+    int state;
+    while ((state = kvf_poll(to->client, in)) != KVF_SUCCESS) {
+        CHECK(state != KVF_FAILED, "the small room failed");
+        sleep_us(10);
+    }
+    uint64_t took_ns = now_ns() - start_ns;
+    room_expect(from, out, KVF_SUCCESS, WAIT_MS);
+    room_release(to, in);
+    room_release(from, out);
+    return took_ns;
+}
+
+/* Samples are taken only while the large room runs before and after each of them. */
+static uint32_t beside_a_large_room(uint64_t *ret_taken, uint32_t count)
+{
+    uint64_t key = key_next();
+    kvf_room in = engine_sink(to, key, 0, LARGE_PAGES, prefill);
+    kvf_room out = engine_source(from, key);
+    engine_submit(from, out, 0, LARGE_PAGES, 0, true);
+    room_wait_placed(to, in, 64 * to->page_bytes, WAIT_MS);
+    uint32_t got = 0;
+    while (got < count) {
+        uint64_t took_ns = small_room_ns();
+        if (kvf_poll(from->client, out) != KVF_TRANSFERRING) {
+            break;
+        }
+        ret_taken[got++] = took_ns;
+        sleep_us(500);
+    }
+    room_expect(to, in, KVF_SUCCESS, WAIT_MS);
+    room_expect(from, out, KVF_SUCCESS, WAIT_MS);
+    room_release(to, in);
+    room_release(from, out);
+    return got;
+}
+
+static void small_beside_large(const char *rate)
+{
+    static const struct geometry large = {
+        .plane_count = 16, .page_bytes = 4096, .page_count = LARGE_PAGES + 64};
+    static struct lateness lateness;
+    static uint64_t alone[SMALL_SAMPLES];
+    static uint64_t beside[SMALL_SAMPLES];
+    CHECK(prctl(PR_SET_TIMERSLACK, 1000ul) == 0, "prctl");
+    prefill = daemon_start("prefill", "--lane-rate", rate, NULL);
+    decode = daemon_start("decode", "--lane-rate", rate, NULL);
+    from = engine_start(prefill, &large, 0);
+    to = engine_start(decode, &large, 0);
+    transfer_once(from, to, key_next(), 0, LARGE_PAGES); /* every page is there */
+    for (uint32_t i = 0; i < SMALL_SAMPLES; i++) {
+        alone[i] = small_room_ns();
+        sleep_us(500);
+    }
+    CHECK_IS(pthread_create(&lateness.thread, NULL, watch_lateness, &lateness), 0, "thread");
+    uint32_t got = 0;
+    for (uint32_t i = 0; i < 100 && got < SMALL_SAMPLES; i++) {
+        got += beside_a_large_room(&beside[got], SMALL_SAMPLES - got);
+    }
+    atomic_store_explicit(&lateness.is_ending, true, memory_order_relaxed);
+    pthread_join(lateness.thread, NULL);
+    uint64_t late_ns = quantile(lateness.late_ns, lateness.count, 990);
+    CHECK(got >= SMALL_SAMPLES / 3, "%u samples only", got);
+    uint64_t median = quantile(alone, SMALL_SAMPLES, 500);
+    uint64_t p99 = quantile(beside, got, 990);
+    test_say(
+        "lane rate %s: 64 KiB alone p50 %llu us, p99 %llu us; beside %u MiB p50 %llu us, p99 "
+        "%llu us (%u samples)",
+        rate, (unsigned long long)median / 1000u,
+        (unsigned long long)quantile(alone, SMALL_SAMPLES, 990) / 1000u, LARGE_PAGES / 16u,
+        (unsigned long long)quantile(beside, got, 500) / 1000u, (unsigned long long)p99 / 1000u,
+        got);
+    test_say(
+        "p50 is %.1f times its time alone, p99 %.1f times; threads woke %.2f ms late at p99",
+        (double)quantile(beside, got, 500) / (double)median, (double)p99 / (double)median,
+        (double)late_ns / 1e6);
+    engine_stop(from);
+    engine_stop(to);
+    daemons_stop();
+    if (p99 > SMALL_FACTOR * median && (late_ns > LATE_MAX_NS || !is_timed_build())) {
+        test_skip("this machine is too busy, or this build too slow, to tell");
+    }
+    CHECK(p99 <= SMALL_FACTOR * median, "p99 is %.1f times its time alone",
+          (double)p99 / (double)median);
+}
+
+static void fair_unpaced(void)
+{
+    small_beside_large("0");
+}
+
+static void fair_paced(void)
+{
+    small_beside_large("400");
 }
 
 /* ---- the bound ------------------------------------------------------------------------------------- */
@@ -237,6 +348,9 @@ int main(int argc, char **argv)
         {"abort_to_drained_is_twice_the_posted_bytes_at_most_one_room", posted_one, 60},
         {"abort_to_drained_is_twice_the_posted_bytes_at_most_four_rooms", posted_four, 60},
         {"abort_to_drained_is_no_longer_in_checked", checked_four, 60},
+        {"a_small_room_beside_a_large_one_takes_five_times_its_time_alone_at_most",
+         fair_unpaced, 120},
+        {"a_small_room_beside_a_large_one_on_a_paced_lane_does_too", fair_paced, 120},
         {"the_default_bound_is_ten_seconds_at_most_and_the_sum_of_its_terms", bound_by_default,
          0},
         {"the_bound_follows_the_options", bound_follows, 0},
