@@ -95,6 +95,7 @@ extern "C" {
 #define KVF_E_GROUP_RANK_TAKEN 1056
 #define KVF_E_GROUP_CLOSED 1057
 #define KVF_E_GROUP_TOMBSTONES 1058
+#define KVF_E_PEER_HELD 1059
 /* ---- states: SGLang's KVPoll numbers, so that engines may MIN-reduce them over ranks -------------- */
 enum {
     KVF_FAILED = 0,            /* drained, after an abort or a failure */

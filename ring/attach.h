@@ -18,13 +18,15 @@ enum kvf_attach_op {
     KVF_REQ_GROUP_ADD = 4,     /* -> struct kvf_group_req */
     KVF_REQ_DETACH = 5,        /* rooms close, reply when the daemon will send nothing more */
     KVF_REQ_GROUP_SKIP = 6,    /* -> struct kvf_group_skip_req */
+    KVF_REQ_OPERATE = 7,       /* an operator's, who attaches nothing: ring/operate.h */
 
     KVF_REP_ATTACHED = 101, /* fds: segment, stats (read-only), worker pidfd, doorbell eventfd,
                                event socket */
     KVF_REP_REGION = 102,   /* fds: ledger */
     KVF_REP_OK = 103,
-    KVF_REP_GROUP = 105,   /* .region is the group's handle */
-    KVF_REP_REFUSED = 104, /* .code is a positive KVF_E_* or errno, .text a sentence */
+    KVF_REP_GROUP = 105,    /* .region is the group's handle */
+    KVF_REP_OPERATED = 106, /* -> struct kvf_operate_rep */
+    KVF_REP_REFUSED = 104,  /* .code is a positive KVF_E_* or errno, .text a sentence */
 
     KVF_NOTE = 200,
     KVF_NOTE_WORKER = 201, /* a new worker serves: .epoch; fds: its pidfd */

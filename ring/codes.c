@@ -163,6 +163,9 @@ static const struct code_entry own_entries[] = {
     ENTRY(KVF_E_GROUP_TOMBSTONES,
           "too many keys that other ranks ended were neither opened nor skipped here: call "
           "kvf_group_skip for them, then open under a new key"),
+    ENTRY(KVF_E_PEER_HELD,
+          "an operator has taken this peer down: its rooms are closed and new ones are refused "
+          "until kvfence-ctl peer up"),
 };
 _Static_assert(sizeof own_entries / sizeof own_entries[0] == KVF_E_LAST - KVF_E_NO_DAEMON + 1,
                "one entry per code");

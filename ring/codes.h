@@ -62,7 +62,8 @@
 #define KVF_E_GROUP_RANK_TAKEN 1056
 #define KVF_E_GROUP_CLOSED 1057
 #define KVF_E_GROUP_TOMBSTONES 1058
-#define KVF_E_LAST 1058
+#define KVF_E_PEER_HELD 1059
+#define KVF_E_LAST 1059
 
 /* A static sentence for a positive or negative code of this list or an errno; never NULL. What was
  * wrong and what is allowed. Any thread. */

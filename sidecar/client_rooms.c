@@ -237,7 +237,10 @@ void kvf_client_find_rooms(struct client *c)
 {
     for (uint32_t slot = 0; slot < c->segment.limits.rooms_max; slot++) {
         enum kvf_reap reap = kvf_reap_room(&c->segment, slot, false, NULL);
-        c->ended_on_take += reap == KVF_REAP_WORKER_GONE;
+        if (reap == KVF_REAP_WORKER_GONE) {
+            c->ended_on_take++;
+            c->succeeded_on_take += kvf_reap_has_succeeded(&c->segment, slot);
+        }
         if (reap == KVF_REAP_LEASED || is_of_a_group(c, slot)) {
             c->slots[slot].is_found = true;
             c->found_count++;
@@ -321,28 +324,42 @@ void kvf_client_adopt_rooms(struct kvf_clients *all, struct client *c, uint64_t 
     }
 }
 
+/* Leases that may touch the pages of a room whose OPEN the core never had. */
+static bool has_unread_leases(const struct client *c, uint32_t slot)
+{
+    struct kvf_intent_shm *intent = &c->segment.intents[slot];
+    /* O1 (acquire): a generation in the line whose OPEN the core never had. */
+    uint64_t generation = atomic_load_explicit(&intent->generation, memory_order_acquire);
+    uint64_t leases = 0;
+    if (generation == 0 || generation == c->slots[slot].generation ||
+        has_ended(c, slot, generation) ||
+        kvf_lease_close(&intent->lease_word, generation, &leases) != 0) {
+        return false;
+    }
+    return kvf_lease_count(leases, KVF_LEASE_GPU) > 0 ||
+           kvf_lease_count(leases, KVF_LEASE_DIRECT_IO) > 0 ||
+           (!c->is_reaped && kvf_lease_count(leases, KVF_LEASE_CPU) > 0);
+}
+
 bool kvf_client_has_unread_leases(const struct client *c)
 {
     bool has_leases = false;
     for (uint32_t slot = 0; slot < c->segment.limits.rooms_max; slot++) {
-        struct kvf_intent_shm *intent = &c->segment.intents[slot];
-        /* O1 (acquire): a generation in the line whose OPEN the core never had. */
-        uint64_t generation = atomic_load_explicit(&intent->generation, memory_order_acquire);
-        uint64_t leases = 0;
-        if (generation == 0 || generation == c->slots[slot].generation ||
-            has_ended(c, slot, generation) ||
-            kvf_lease_close(&intent->lease_word, generation, &leases) != 0) {
-            continue;
-        }
-        bool has_device = kvf_lease_count(leases, KVF_LEASE_GPU) > 0 ||
-                          kvf_lease_count(leases, KVF_LEASE_DIRECT_IO) > 0;
-        if (has_device && c->is_reaped) {
-            (void)kvf_reap_room(&c->segment, slot, true, NULL);
-        }
-        has_leases = has_leases || has_device ||
-                     (!c->is_reaped && kvf_lease_count(leases, KVF_LEASE_CPU) > 0);
+        has_leases = has_unread_leases(c, slot) || has_leases;
     }
     return has_leases;
+}
+
+void kvf_client_quarantine_unread(struct kvf_clients *all, struct client *c, uint64_t now_ns)
+{
+    assert(c->is_reaped);
+    assert(c->state == CLIENT_CLOSED);
+    for (uint32_t slot = 0; slot < c->segment.limits.rooms_max; slot++) {
+        if (has_unread_leases(c, slot) &&
+            kvf_reap_room(&c->segment, slot, true, NULL) == KVF_REAP_HELD) {
+            adopt_room(all, c, now_ns, slot);
+        }
+    }
 }
 
 /* ---- lines ------------------------------------------------------------------------------------------------ */

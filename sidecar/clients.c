@@ -168,6 +168,7 @@ static void map_back(struct kvf_clients *all, uint64_t now_ns, struct client *c)
         return;
     }
     all->worker_gone_count += c->ended_on_take;
+    all->worker_gone_success_count += c->succeeded_on_take;
     all->host.added_fn(all->host.ctx, c->idx, 0);
     if (c->close_reason != 0 || c->is_reaped) {
         kvf_clients_close(all, now_ns, c->idx,
@@ -175,7 +176,7 @@ static void map_back(struct kvf_clients *all, uint64_t now_ns, struct client *c)
     }
     if (c->is_reaped) {
         kvf_core_client_reaped(all->core, now_ns, c->idx);
-        (void)kvf_client_has_unread_leases(c); /* shows what is in quarantine */
+        kvf_client_quarantine_unread(all, c, now_ns);
     }
 }
 
@@ -226,14 +227,22 @@ void kvf_clients_reaped(struct kvf_clients *clients, uint64_t now_ns, uint32_t c
     }
     kvf_clients_close(clients, now_ns, client, KVF_E_ENGINE_GONE);
     kvf_core_client_reaped(clients->core, now_ns, client);
-    (void)kvf_client_has_unread_leases(c); /* shows what is in quarantine */
+    kvf_client_quarantine_unread(clients, c, now_ns);
 }
 
-bool kvf_clients_is_quiet(const struct kvf_clients *clients, uint32_t client)
+bool kvf_clients_is_quiet(struct kvf_clients *clients, uint64_t now_ns, uint32_t client)
 {
-    const struct client *c = &clients->table[client];
-    return c->state == CLIENT_CLOSED && kvf_core_client_is_quiet(clients->core, client) &&
-           !kvf_client_has_unread_leases(c);
+    struct client *c = &clients->table[client];
+    if (c->state != CLIENT_CLOSED || !kvf_core_client_is_quiet(clients->core, client)) {
+        return false;
+    }
+    if (kvf_client_has_unread_leases(c)) {
+        if (c->is_reaped) {
+            kvf_client_quarantine_unread(clients, c, now_ns); /* its slot was taken before */
+        }
+        return false;
+    }
+    return true;
 }
 
 void kvf_clients_remove(struct kvf_clients *clients, uint32_t client)
@@ -371,6 +380,17 @@ void kvf_clients_beat(struct kvf_clients *clients, uint64_t loop_count)
     }
 }
 
+bool kvf_clients_has_unread(const struct kvf_clients *clients)
+{
+    for (uint32_t i = 0; i < clients->config.clients_max; i++) {
+        const struct client *c = &clients->table[i];
+        if (c->state == CLIENT_LIVE && kvf_spsc_is_pending(&c->commands)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 uint32_t kvf_clients_count(const struct kvf_clients *clients)
 {
     return clients->used_count;
@@ -379,7 +399,9 @@ uint32_t kvf_clients_count(const struct kvf_clients *clients)
 void kvf_clients_count_into(const struct kvf_clients *clients, uint64_t counters[KVF_COUNTERS],
                             uint64_t *ret_bad)
 {
-    counters[KVF_COUNT_ROOMS_FAILED] += clients->worker_gone_count;
+    counters[KVF_COUNT_ROOMS_SUCCEEDED] += clients->worker_gone_success_count;
+    counters[KVF_COUNT_ROOMS_FAILED] +=
+        clients->worker_gone_count - clients->worker_gone_success_count;
     counters[KVF_COUNT_PROOF_FIRST + KVF_PROOF_WORKER_GONE] += clients->worker_gone_count;
     counters[KVF_COUNT_STALE_COMMANDS] += clients->stale_count;
     *ret_bad = clients->bad_count;

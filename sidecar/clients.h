@@ -49,7 +49,7 @@ void kvf_clients_close(struct kvf_clients *clients, uint64_t now_ns, uint32_t cl
                        uint32_t reason);
 void kvf_clients_reaped(struct kvf_clients *clients, uint64_t now_ns, uint32_t client);
 /* The core is through with it: rooms drained, those taken over from an earlier worker too. */
-bool kvf_clients_is_quiet(const struct kvf_clients *clients, uint32_t client);
+bool kvf_clients_is_quiet(struct kvf_clients *clients, uint64_t now_ns, uint32_t client);
 /* Lets go of a quiet client whose regions are gone; removed_fn follows. */
 void kvf_clients_remove(struct kvf_clients *clients, uint32_t client);
 /* The client's memory faulted, or something else of it cannot be served. */
@@ -80,6 +80,8 @@ void kvf_clients_awake(struct kvf_clients *clients);
 void kvf_clients_beat(struct kvf_clients *clients, uint64_t loop_count);
 
 uint32_t kvf_clients_count(const struct kvf_clients *clients);
+/* Commands wait in some ring: an operator who counts rooms counts again. */
+bool kvf_clients_has_unread(const struct kvf_clients *clients);
 /* Adds what was counted here and not by the core. ret_bad: clients dropped for bad bytes. */
 void kvf_clients_count_into(const struct kvf_clients *clients, uint64_t counters[KVF_COUNTERS],
                             uint64_t *ret_bad);

@@ -41,7 +41,8 @@ struct client {
     int err;         /* of the job ... */
     uint32_t
         ended_on_take; /* ... which found so many rooms that its predecessor's end had drained */
-    uint32_t close_reason; /* 0: not asked to close, maybe while the helper has it */
+    uint32_t succeeded_on_take; /* ... of which so many end in Success */
+    uint32_t close_reason;      /* 0: not asked to close, maybe while the helper has it */
     bool is_reaped;
     struct kvf_spsc_consumer commands;
     struct kvf_spsc_producer events;
@@ -60,6 +61,7 @@ struct kvf_clients {
     uint32_t used_count;
     uint64_t bad_count;
     uint64_t stale_count;
+    uint64_t worker_gone_success_count;
     uint64_t worker_gone_count; /* rooms of earlier workers that taking them over drained */
     _Alignas(8) unsigned char record[KVF_RECORD_BYTES_MAX + 8u];
     struct client table[];
@@ -78,8 +80,10 @@ void kvf_client_take_dirty(struct kvf_clients *all, struct client *c, uint64_t n
 void kvf_client_find_rooms(struct client *c);
 void kvf_client_adopt_rooms(struct kvf_clients *all, struct client *c, uint64_t now_ns);
 /* Of a closed client: may external leases still touch pages of rooms whose OPEN will never be read? They were lent to
- * nobody, but the engine, or a device after its end, may write them. Closes their lease words; what a dead engine left
- * to a device is published as quarantined. */
+ * nobody, but the engine, or a device after its end, may write them. Closes their lease words. */
 bool kvf_client_has_unread_leases(const struct client *c);
+/* Of a closed client whose engine was reaped: what it left to a device in such rooms becomes the core's, in
+ * quarantine like all others, so that an operator can see and release it. */
+void kvf_client_quarantine_unread(struct kvf_clients *all, struct client *c, uint64_t now_ns);
 
 #endif

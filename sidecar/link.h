@@ -10,8 +10,10 @@
 #include <stdint.h>
 
 #include "ring/layout.h"
+#include "ring/operate.h"
 #include "sidecar/host/config.h"
 
+#define KVF_PEERS_DOWN_MAX 64u
 #define KVF_LINK_FD 3 /* the worker finds its end here after exec */
 
 enum kvf_link_op {
@@ -27,6 +29,10 @@ enum kvf_link_op {
     KVF_LINK_GROUP_DEPARTED, /* .value: a group's id, .code: a rank of it whose client left */
     KVF_LINK_GROUPS_WHOLE, /* every client of earlier workers was told with its groups: they may be
                                 answered now */
+    KVF_LINK_LOG_LEVEL,    /* .code */
+    KVF_LINK_DRAIN,        /* .code: 1 = an operator drains this daemon, 0 = no more */
+    KVF_LINK_PEER_HOLD,    /* struct kvf_link_hold, before any CLIENT_ADD of a new worker */
+    KVF_LINK_OPERATE, /* struct kvf_link_operate: STATUS, PEERS, ROOMS or RELEASE; one at a time */
     KVF_LINK_SHUTDOWN, /* .code: 0 = serve what runs for .value ns more; 1 = close everything now */
 
     /* worker -> supervisor */
@@ -39,6 +45,7 @@ enum kvf_link_op {
     KVF_LINK_GROUP_ADDED,    /* .region: its handle, .code */
     KVF_LINK_GROUP_SKIPPED,  /* .code */
     KVF_LINK_ESCALATE,       /* .value: lane whose fence missed its deadline: end this worker */
+    KVF_LINK_OPERATED,       /* struct kvf_link_operated, .value: which OPERATE, .code */
     KVF_LINK_STOPPED, /* .value: rooms that were ended by the shutdown, .code: still undrained */
 };
 
@@ -83,6 +90,21 @@ struct kvf_link_group {
     uint32_t rank;
     uint32_t member_count;
     struct kvf_addr_shm members[KVF_GROUP_MEMBERS_MAX]; /* validated by the supervisor */
+};
+
+struct kvf_link_hold {
+    struct kvf_link_msg h; /* .code: 1 = down, 0 = up; .value: the peer's supervisor, 0: addr */
+    struct kvf_addr_shm addr;
+};
+
+struct kvf_link_operate {
+    struct kvf_link_msg h;      /* .value comes back with the answer */
+    struct kvf_operate_req req; /* validated by the supervisor */
+};
+
+struct kvf_link_operated { /* sent up to the last row */
+    struct kvf_link_msg h;
+    struct kvf_operate_rep rep; /* what the worker knows of it */
 };
 
 static inline uint64_t kvf_link_epoch(uint64_t supervisor_id, uint32_t worker_starts)

@@ -6,8 +6,22 @@
 #include "ring/lease_word.h"
 #include "ring/room_word.h"
 
+/* The line may still speak of the slot's room before: its OPEN was never read. */
+static void forget_earlier_room(struct kvf_room_shm *room)
+{
+    atomic_store_explicit(&room->detail, 0, memory_order_relaxed);
+    atomic_store_explicit(&room->placed_bytes, 0, memory_order_relaxed);
+    atomic_store_explicit(&room->total_bytes, 0, memory_order_relaxed);
+    atomic_store_explicit(&room->total_pages, 0, memory_order_relaxed);
+    atomic_store_explicit(&room->close_to_drained_ns, 0, memory_order_relaxed);
+}
+
 static void publish(struct kvf_room_shm *room, uint64_t word, uint32_t reason)
 {
+    uint64_t before = atomic_load_explicit(&room->word, memory_order_relaxed);
+    if (kvf_word_generation(before) != kvf_word_generation(word)) {
+        forget_earlier_room(room);
+    }
     atomic_store_explicit(&room->group_waits, 0, memory_order_relaxed); /* nobody knows it */
     atomic_store_explicit(&room->reason, reason, memory_order_relaxed);
     atomic_store_explicit(&room->unproven, 0, memory_order_relaxed);
@@ -105,6 +119,12 @@ enum kvf_reap kvf_reap_room(const struct kvf_segment *segment, uint32_t slot,
                 reason);
     }
     return is_engine_gone ? KVF_REAP_HELD : KVF_REAP_LEASED;
+}
+
+bool kvf_reap_has_succeeded(const struct kvf_segment *segment, uint32_t slot)
+{
+    uint64_t word = atomic_load_explicit(&segment->rooms[slot].word, memory_order_relaxed);
+    return kvf_word_outcome(word) == KVF_OUTCOME_SUCCESS;
 }
 
 void kvf_reap_unread(const struct kvf_segment *segment, uint32_t slot, uint32_t reason)

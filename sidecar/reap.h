@@ -28,6 +28,9 @@ enum kvf_reap {
 enum kvf_reap kvf_reap_room(const struct kvf_segment *segment, uint32_t slot,
                             bool is_engine_gone, uint64_t *ret_generation);
 
+/* Of a room that was drained just now: did it end in Success? For counting. */
+bool kvf_reap_has_succeeded(const struct kvf_segment *segment, uint32_t slot);
+
 /* A room of a living worker whose OPEN was never read because its client was closed first: nothing was
  * posted for it. Only when every room that was read is drained. */
 void kvf_reap_unread(const struct kvf_segment *segment, uint32_t slot, uint32_t reason);

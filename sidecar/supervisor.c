@@ -63,12 +63,7 @@ static void stop(struct kvf_supervisor *s, int signo)
     kvf_log(KVF_LOG_INFO, "signal %d: stopping; running rooms have %u ms", signo,
             s->config.grace_ms);
     s->is_stopping = true;
-    for (uint32_t i = 0; i < s->config.clients; i++) {
-        if (s->clients[i].is_used && s->clients[i].segment.shm != NULL) {
-            atomic_store_explicit(&s->clients[i].segment.shm->stopping, 1,
-                                  memory_order_relaxed);
-        }
-    }
+    kvf_sup_show_stopping(s);
     if (s->worker == WORKER_NONE) {
         s->exit_status = s->reaped_rooms > 0 ? KVF_EXIT_FENCED : KVF_EXIT_CLEAN;
     } else if (s->worker == WORKER_STARTING) {
@@ -121,6 +116,9 @@ static void dispatch(struct kvf_supervisor *s, const struct epoll_event *ev)
     case SUP_EPOLL_ENGINE:
         kvf_sup_engine_ended(s, idx);
         return;
+    case SUP_EPOLL_OPERATOR:
+        kvf_sup_operator_ready(s, idx, ev->events);
+        return;
     case SUP_EPOLL_LINK:
         kvf_sup_link_ready(s);
         return;
@@ -136,6 +134,7 @@ static void dispatch(struct kvf_supervisor *s, const struct epoll_event *ev)
 static void run_timers(struct kvf_supervisor *s)
 {
     kvf_sup_half_open_expire(s);
+    kvf_sup_operators_expire(s);
     kvf_sup_watchdog(s);
     switch (s->worker) {
     case WORKER_NONE:
@@ -181,6 +180,7 @@ static int wait_ms(const struct kvf_supervisor *s)
             ? s->beat_looked_ns + s->config.watchdog_ms * KVF_NS_PER_MS / 4u
             : UINT64_MAX,
         s->accept_again_ns != 0 ? s->accept_again_ns : UINT64_MAX,
+        kvf_sup_operators_deadline(s),
     };
     for (size_t i = 0; i < sizeof(ends_ns) / sizeof(ends_ns[0]); i++) {
         until_ns = ends_ns[i] < until_ns ? ends_ns[i] : until_ns;
@@ -274,6 +274,9 @@ static int prepare(struct kvf_supervisor *s)
     }
     for (uint32_t i = 0; i < KVF_HALF_OPEN_MAX; i++) {
         s->half_open[i].fd = -1;
+    }
+    for (uint32_t i = 0; i < KVF_OPERATORS_MAX; i++) {
+        s->operators[i].fd = -1;
     }
     return 0;
 }

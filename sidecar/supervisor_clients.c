@@ -44,6 +44,13 @@ static void fill_refusal(struct kvf_attach_rep *rep, uint32_t serial, uint32_t c
              text != NULL ? text : kvf_code_text((int)code));
 }
 
+int kvf_sup_send_refusal(int fd, uint32_t serial, uint32_t code, const char *text)
+{
+    struct kvf_attach_rep rep;
+    fill_refusal(&rep, serial, code, 0, text);
+    return send_reply(fd, &rep, NULL, 0);
+}
+
 static void watch_client(struct kvf_supervisor *s, struct sup_client *c)
 {
     uint32_t events =
@@ -221,7 +228,7 @@ static uint32_t fill_client(struct kvf_supervisor *s, struct sup_client *c,
     shm->lanes_per_peer = s->config.lanes;
     shm->bound_usual_us = kvf_bound_usual_us(&s->config);
     shm->bound_worst_us = kvf_bound_worst_us(&s->config);
-    atomic_store_explicit(&shm->stopping, 0, memory_order_relaxed);
+    atomic_store_explicit(&shm->stopping, s->is_draining, memory_order_relaxed);
     return 0;
 }
 
@@ -344,6 +351,10 @@ static uint32_t first_request(struct kvf_supervisor *s, int fd, size_t bytes, in
         *ret_text = text;
         return KVF_E_LAYOUT;
     }
+    if (packet.h.op == KVF_REQ_OPERATE) {
+        return kvf_sup_operator_first(
+            s, fd, (const struct kvf_operate_req *)(const void *)&packet, bytes, ret_text);
+    }
     if (packet.h.op != KVF_REQ_ATTACH) {
         *ret_text = "the first request of a connection must be an attach";
         return KVF_E_PROTOCOL;
@@ -434,7 +445,7 @@ static void take_request(struct kvf_supervisor *s, struct sup_client *c, size_t 
 }
 
 /* An event may be of a client that had this place before, read in the same round. */
-static bool has_hung_up(int socket_fd)
+bool kvf_sup_has_hung_up(int socket_fd)
 {
     struct pollfd p = {.fd = socket_fd, .events = POLLRDHUP};
     return poll(&p, 1, 0) == 1 && (p.revents & (POLLHUP | POLLRDHUP | POLLERR)) != 0;
@@ -446,7 +457,8 @@ void kvf_sup_client_ready(struct kvf_supervisor *s, uint32_t idx, uint32_t event
     if (!c->is_used || c->socket_fd < 0) {
         return; /* gone earlier in this round of events */
     }
-    if ((events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR)) != 0 && has_hung_up(c->socket_fd)) {
+    if ((events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR)) != 0 &&
+        kvf_sup_has_hung_up(c->socket_fd)) {
         kvf_log(KVF_LOG_INFO, "client %u (%s, pid %d) hung up", c->idx, c->name, c->engine_pid);
         kvf_sup_client_hang_up(s, c);
         return;

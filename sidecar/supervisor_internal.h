@@ -1,5 +1,6 @@
 /* Shared by supervisor.c (start, signals, timers), supervisor_worker.c (the worker's life and what it is
- * owed), supervisor_clients.c (attach, detach, death of engines) and supervisor_regions.c. */
+ * owed), supervisor_clients.c (attach, detach, death of engines), supervisor_regions.c,
+ * supervisor_groups.c and supervisor_operator.c. */
 #ifndef KVF_SIDECAR_SUPERVISOR_INTERNAL_H
 #define KVF_SIDECAR_SUPERVISOR_INTERNAL_H
 
@@ -19,6 +20,7 @@
 #define KVF_HALF_OPEN_MS 2000u
 #define KVF_PACKETS_PER_EVENT 8u
 #define KVF_DEPARTED_MAX 64u
+#define KVF_OPERATORS_MAX 4u /* at a time, of different users */
 
 /* What of a client or region the worker was told, and what it answered. A new worker starts at NOT. */
 enum told { TOLD_NOT = 0, TOLD_SENT, TOLD_ANSWERED };
@@ -89,6 +91,26 @@ struct sup_client {
     enum told skip;
 };
 
+/* A peer that an operator took down, or that the worker still must be told to let up. */
+struct sup_hold {
+    bool is_used;
+    bool is_down;
+    enum told told;
+    uint64_t peer_id; /* 0: addr */
+    struct kvf_addr_shm addr;
+};
+
+struct sup_operator {
+    int fd; /* ours; -1: free */
+    uint32_t uid;
+    int32_t pid;    /* for logs only */
+    bool is_asking; /* its request waits for the worker; nothing is read meanwhile */
+    bool is_sent;   /* ... and is with the worker, as number `ask` */
+    uint64_t ask;
+    uint64_t deadline_ns; /* for its next request, or for the worker's answer */
+    struct kvf_operate_req req;
+};
+
 struct half_open { /* connected, ATTACH not read yet */
     int fd;        /* ours; -1: free */
     uint64_t deadline_ns;
@@ -108,6 +130,7 @@ enum sup_epoll {
     SUP_EPOLL_HALF_OPEN, /* idx */
     SUP_EPOLL_CLIENT,    /* idx */
     SUP_EPOLL_ENGINE,    /* idx */
+    SUP_EPOLL_OPERATOR,  /* idx */
     SUP_EPOLL_LINK,
     SUP_EPOLL_WORKER,
 };
@@ -154,6 +177,14 @@ struct kvf_supervisor {
     uint32_t departed_next;
     struct sup_departed departed[KVF_DEPARTED_MAX]; /* the oldest is overwritten */
 
+    bool is_draining; /* by an operator's word */
+    enum told drain;  /* DRAIN to this worker */
+    enum told level;  /* LOG_LEVEL, if it was changed after the worker's start */
+    bool is_worker_asked;
+    uint64_t asks;
+    struct sup_hold holds[KVF_PEERS_DOWN_MAX];
+    struct sup_operator operators[KVF_OPERATORS_MAX];
+
     uint64_t accept_again_ns; /* 0: the listener is watched */
     struct half_open half_open[KVF_HALF_OPEN_MAX];
     struct sup_client *clients; /* config.clients of them */
@@ -198,6 +229,27 @@ void kvf_sup_reply(struct kvf_supervisor *s, struct sup_client *c,
                    const struct kvf_attach_rep *rep, const int *fds, int fd_count);
 void kvf_sup_refuse(struct kvf_supervisor *s, struct sup_client *c, uint32_t serial,
                     uint32_t code, uint64_t lender, const char *text);
+
+bool kvf_sup_has_hung_up(int socket_fd);
+/* To a connection that attached nothing. 0 or -errno. */
+int kvf_sup_send_refusal(int fd, uint32_t serial, uint32_t code, const char *text);
+
+/* supervisor_operator.c */
+/* The first request of a connection: 0, and it is ours; or why it is refused. */
+uint32_t kvf_sup_operator_first(struct kvf_supervisor *s, int fd,
+                                const struct kvf_operate_req *req, size_t bytes,
+                                const char **ret_text);
+void kvf_sup_operator_ready(struct kvf_supervisor *s, uint32_t idx, uint32_t events);
+void kvf_sup_operators_expire(struct kvf_supervisor *s);
+uint64_t kvf_sup_operators_deadline(const struct kvf_supervisor *s);
+void kvf_sup_operated(struct kvf_supervisor *s, struct kvf_link_operated *msg);
+/* What the worker is owed, before it hears of clients; then the question of one operator. False: its socket
+ * takes no more. */
+bool kvf_sup_operators_sync(struct kvf_supervisor *s);
+bool kvf_sup_operators_ask(struct kvf_supervisor *s);
+void kvf_sup_operators_worker_ended(struct kvf_supervisor *s);
+/* Says in every segment whether opens are refused now. */
+void kvf_sup_show_stopping(struct kvf_supervisor *s);
 
 /* supervisor_regions.c: requests; a positive return is a code to refuse with, its sentence in ret_text */
 uint32_t kvf_sup_region_add(struct kvf_supervisor *s, struct sup_client *c,

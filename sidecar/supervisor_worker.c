@@ -157,6 +157,7 @@ void kvf_sup_reap_rooms(struct kvf_supervisor *s, struct sup_client *c)
 {
     uint32_t worker_gone = 0;
     uint32_t engine_gone = 0;
+    uint32_t succeeded = 0; /* of those two: their outcome was fixed before */
     uint32_t leased = 0;
     for (uint32_t slot = 0; slot < c->segment.limits.rooms_max; slot++) {
         switch (kvf_reap_room(&c->segment, slot, c->is_reaped, NULL)) {
@@ -164,9 +165,11 @@ void kvf_sup_reap_rooms(struct kvf_supervisor *s, struct sup_client *c)
             break;
         case KVF_REAP_WORKER_GONE:
             worker_gone++;
+            succeeded += kvf_reap_has_succeeded(&c->segment, slot);
             break;
         case KVF_REAP_ENGINE_GONE:
             engine_gone++;
+            succeeded += kvf_reap_has_succeeded(&c->segment, slot);
             break;
         case KVF_REAP_LEASED:
         case KVF_REAP_HELD:
@@ -175,7 +178,9 @@ void kvf_sup_reap_rooms(struct kvf_supervisor *s, struct sup_client *c)
         }
     }
     kvf_stats_begin(s->stats);
-    kvf_daemon_stats_add(s->stats, KVF_COUNT_ROOMS_FAILED, worker_gone + engine_gone);
+    kvf_daemon_stats_add(s->stats, KVF_COUNT_ROOMS_SUCCEEDED, succeeded);
+    kvf_daemon_stats_add(s->stats, KVF_COUNT_ROOMS_FAILED,
+                         worker_gone + engine_gone - succeeded);
     kvf_daemon_stats_add(s->stats, KVF_COUNT_PROOF_FIRST + KVF_PROOF_WORKER_GONE, worker_gone);
     kvf_daemon_stats_add(s->stats, KVF_COUNT_PROOF_FIRST + KVF_PROOF_ENGINE_GONE, engine_gone);
     kvf_stats_end(s->stats);
@@ -257,6 +262,7 @@ void kvf_sup_worker_ended(struct kvf_supervisor *s)
         }
     }
     kvf_sup_departed_forget_told(s);
+    kvf_sup_operators_worker_ended(s);
     kvf_stats_begin(s->stats);
     kvf_stats_set(s->stats, KVF_VALUE_CLIENTS, 0);
     kvf_stats_set(s->stats, KVF_VALUE_REGIONS, 0);
@@ -391,7 +397,7 @@ void kvf_sup_sync(struct kvf_supervisor *s)
     if (s->worker != WORKER_SERVING || s->link_fd < 0) {
         return;
     }
-    bool is_all = true;
+    bool is_all = kvf_sup_operators_sync(s);
     for (uint32_t i = 0; i < s->config.clients && is_all; i++) {
         if (s->clients[i].is_used) {
             is_all = sync_client(s, &s->clients[i]);
@@ -411,6 +417,7 @@ void kvf_sup_sync(struct kvf_supervisor *s)
     if (is_all && s->is_hurried && s->hurry == TOLD_NOT) {
         is_all = send_msg(s, &stop, NULL, 0, &s->hurry);
     }
+    is_all = is_all && kvf_sup_operators_ask(s);
     kvf_sup_rewatch(s, s->link_fd, is_all ? EPOLLIN : EPOLLIN | EPOLLOUT, SUP_EPOLL_LINK, 0);
 }
 
@@ -509,6 +516,11 @@ static void take_answer(struct kvf_supervisor *s, const struct kvf_link_msg *msg
     case KVF_LINK_GROUP_SKIP:
     case KVF_LINK_GROUP_DEPARTED:
     case KVF_LINK_GROUPS_WHOLE:
+    case KVF_LINK_LOG_LEVEL:
+    case KVF_LINK_DRAIN:
+    case KVF_LINK_PEER_HOLD:
+    case KVF_LINK_OPERATE:
+    case KVF_LINK_OPERATED: /* longer, and taken before */
     case KVF_LINK_SHUTDOWN:
         break;
     }
@@ -518,18 +530,23 @@ static void take_answer(struct kvf_supervisor *s, const struct kvf_link_msg *msg
 void kvf_sup_link_ready(struct kvf_supervisor *s)
 {
     for (uint32_t i = 0; i < MESSAGES_PER_EVENT && s->link_fd >= 0; i++) {
-        struct kvf_link_msg msg;
+        static struct kvf_link_operated packet; /* the longest message */
         int fds[KVF_PACKET_FDS_MAX];
         int fd_count = 0;
-        int got = kvf_packet_receive(s->link_fd, &msg, sizeof(msg), fds, &fd_count);
-        if (got != (int)sizeof(msg)) {
+        int got = kvf_packet_receive(s->link_fd, &packet, sizeof(packet), fds, &fd_count);
+        if (got < (int)sizeof(packet.h)) {
             if (got == 0 || (got < 0 && got != -EAGAIN)) {
                 kvf_close_fd(&s->link_fd); /* it is ending; its pidfd says when it has */
             }
             break;
         }
         kvf_close_fds(fds, fd_count);
-        take_answer(s, &msg);
+        if (packet.h.op == KVF_LINK_OPERATED &&
+            got >= (int)offsetof(struct kvf_link_operated, rep.rows)) {
+            kvf_sup_operated(s, &packet);
+        } else {
+            take_answer(s, &packet.h);
+        }
     }
     if (s->link_fd >= 0) {
         kvf_sup_sync(s);

@@ -180,7 +180,7 @@ int kvf_worker_control_create(struct kvf_worker *w)
 
 void kvf_worker_check_quiet(struct kvf_worker *w, uint32_t client)
 {
-    if (w->is_leaving[client] || !kvf_clients_is_quiet(w->clients, client)) {
+    if (w->is_leaving[client] || !kvf_clients_is_quiet(w->clients, w->now_ns, client)) {
         return;
     }
     /* Nothing can touch its pages any more: the core forgets it, then its memory is unmapped, then

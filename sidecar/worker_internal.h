@@ -1,5 +1,5 @@
 /* Shared by worker.c (start and loop), worker_core.c (the core's actions and the transport's events),
- * worker_link.c (the supervisor) and worker_stats.c. */
+ * worker_link.c (the supervisor), worker_operator.c and worker_stats.c. */
 #ifndef KVF_SIDECAR_WORKER_INTERNAL_H
 #define KVF_SIDECAR_WORKER_INTERNAL_H
 
@@ -55,6 +55,8 @@ struct kvf_worker {
     uint32_t lane_epochs[KVF_WORKER_LANES_MAX]; /* of the streams that are up */
     uint64_t placed_bytes;                      /* since the last refresh of the room lines */
 
+    struct kvf_link_operated answer; /* to an operator, sent once `out` is empty ... */
+    size_t answer_bytes;             /* ... 0: none is owed */
     struct kvf_link_msg out[KVF_WORKER_OUT_MAX]; /* ring of answers not yet sent */
     uint32_t out_first;
     uint32_t out_count;
@@ -102,6 +104,11 @@ void kvf_worker_link_ready(struct kvf_worker *w);
 void kvf_worker_link_flush(struct kvf_worker *w);
 void kvf_worker_helper_ready(struct kvf_worker *w);
 void kvf_worker_stop_turn(struct kvf_worker *w);
+
+/* worker_operator.c */
+void kvf_worker_set_draining(struct kvf_worker *w, bool is_draining);
+void kvf_worker_hold_peer(struct kvf_worker *w, const struct kvf_link_hold *hold);
+void kvf_worker_operate(struct kvf_worker *w, const struct kvf_link_operate *ask);
 
 /* worker_stats.c */
 void kvf_worker_stats_start(struct kvf_worker *w, uint32_t worker_starts);

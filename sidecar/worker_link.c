@@ -26,6 +26,10 @@ void kvf_worker_link_flush(struct kvf_worker *w)
         w->out_first = (w->out_first + 1u) % KVF_WORKER_OUT_MAX;
         w->out_count--;
     }
+    if (w->answer_bytes > 0 &&
+        kvf_packet_send(w->link_fd, &w->answer, w->answer_bytes, NULL, 0) == 0) {
+        w->answer_bytes = 0;
+    }
 }
 
 void kvf_worker_tell(struct kvf_worker *w, uint32_t op, uint32_t client, uint32_t region,
@@ -251,6 +255,19 @@ static void take_message(struct kvf_worker *w, const struct kvf_link_region *pac
     case KVF_LINK_GROUPS_WHOLE:
         kvf_core_groups_hold(w->core, w->now_ns, false);
         return;
+    case KVF_LINK_LOG_LEVEL:
+        w->config.log_level = msg->code;
+        kvf_log_set_level((enum kvf_log_level)msg->code);
+        return;
+    case KVF_LINK_DRAIN:
+        kvf_worker_set_draining(w, msg->code != 0);
+        return;
+    case KVF_LINK_PEER_HOLD:
+        kvf_worker_hold_peer(w, (const struct kvf_link_hold *)(const void *)packet);
+        return;
+    case KVF_LINK_OPERATE:
+        kvf_worker_operate(w, (const struct kvf_link_operate *)(const void *)packet);
+        return;
     case KVF_LINK_SHUTDOWN:
         shut_down(w, msg);
         return;
@@ -264,6 +281,7 @@ static void take_message(struct kvf_worker *w, const struct kvf_link_region *pac
     case KVF_LINK_GROUP_ADDED:
     case KVF_LINK_GROUP_SKIPPED:
     case KVF_LINK_ESCALATE:
+    case KVF_LINK_OPERATED:
     case KVF_LINK_STOPPED:
         break;
     }

@@ -1,4 +1,5 @@
-/* Rooms of an earlier worker of the same supervisor, taken over with their client's segment.
+/* Rooms of an earlier worker of the same supervisor, taken over with their client's segment; and those of a
+ * dead engine whose OPEN was never read, but whose external leases nothing proves.
  *
  * The earlier worker's end proved all it had lent. What is left of such a room is what that end could not
  * prove: external leases of its engine, and the word of other ranks. It has no pages, grants or pieces
@@ -15,11 +16,18 @@ int kvf_core_adopt(struct kvf_core *core, uint64_t now_ns, const struct kvf_core
     }
     uint32_t room = kvf_room_idx(core, adopt->client, adopt->slot);
     struct kvf_room_rec *r = &core->rooms[room];
-    if (r->phase != KVF_PHASE_FREE) {
+    bool is_over = r->phase == KVF_PHASE_DRAINED && adopt->generation > r->generation &&
+                   !kvf_group_is_awaited(r);
+    if (r->phase != KVF_PHASE_FREE && !is_over) {
         return -KVF_E_SLOT_IN_USE;
     }
     if (adopt->generation == 0 || adopt->generation > KVF_GENERATION_MAX) {
         return -KVF_E_STALE_ROOM;
+    }
+    if (is_over) {
+        kvf_list_remove(&core->leases_close, room);
+        kvf_list_remove(&core->publish, room);
+        kvf_group_leave(core, room);
     }
     bool is_success = adopt->outcome == KVF_OUTCOME_SUCCESS; /* fixed when it closed */
     *r = (struct kvf_room_rec){
@@ -47,6 +55,7 @@ int kvf_core_adopt(struct kvf_core *core, uint64_t now_ns, const struct kvf_core
         r->are_leases_idle = true;
     } else {
         core->clients[adopt->client].undrained++;
+        core->clients[adopt->client].is_quiet_told = false;
         kvf_count(core, KVF_COUNT_ROOMS_ADOPTED);
         kvf_room_set_phase(core, room,
                            adopt->is_quarantined ? KVF_PHASE_QUARANTINED : KVF_PHASE_CLOSING);

@@ -23,6 +23,7 @@
 
 #include "ring/codes.h"
 #include "ring/layout.h"
+#include "ring/operate.h"
 #include "ring/room_word.h"
 #include "sidecar/core/wire.h"
 
@@ -134,7 +135,8 @@ void kvf_core_groups_hold(struct kvf_core *core, uint64_t now_ns, bool is_held);
 void kvf_core_group_departed(struct kvf_core *core, uint64_t group_id, uint32_t rank);
 
 /* A room of an earlier worker of this supervisor, found in the segment: either still undrained because
- * external leases are out, or drained and named by a group that may ask for it. */
+ * external leases are out, or drained and named by a group that may ask for it. Or one of a dead engine whose
+ * OPEN was never read: it is in quarantine if devices hold leases of it. */
 struct kvf_core_adopt {
     uint32_t client;
     uint32_t slot;
@@ -154,8 +156,9 @@ struct kvf_core_adopt {
     uint32_t total_pages;
     uint64_t close_to_drained_ns;
 };
-/* After kvf_core_client_add and before the first command. Undrained ones close their lease word
- * (KVF_ACT_CLOSE_LEASES) and drain, proof KVF_PROOF_WORKER_GONE at least, when nothing is out.
+/* After kvf_core_client_add and before the first command, or once commands are read no more. Undrained ones
+ * close their lease word (KVF_ACT_CLOSE_LEASES) and drain, proof KVF_PROOF_WORKER_GONE at least, when nothing is
+ * out.
  * -KVF_E_UNKNOWN_ROOM (slot out of range, unknown client), -KVF_E_STALE_ROOM (generation), -KVF_E_SLOT_IN_USE. */
 int kvf_core_adopt(struct kvf_core *core, uint64_t now_ns, const struct kvf_core_adopt *adopt);
 
@@ -213,6 +216,36 @@ void kvf_core_leases(struct kvf_core *core, uint64_t now_ns, uint32_t client, ui
 /* Grace is over, or SIGTERM: waiting rooms close (all == false) or every room closes (all == true).
  * From the first call on opens end with KVF_E_SHUTDOWN. */
 void kvf_core_shutdown(struct kvf_core *core, uint64_t now_ns, bool all);
+
+/* ---- operators ----------------------------------------------------------------------------------------- */
+
+/* Draining: rooms that wait for a grant close with KVF_E_SHUTDOWN, and so do new ones; peers' grants are
+ * declined unless their room runs. Rooms that run go on, and other ranks are answered. False: taken back. */
+void kvf_core_drain(struct kvf_core *core, uint64_t now_ns, bool is_draining);
+/* An operator's explicit word that the pages of a quarantined room may be used again: the leases that
+ * nothing proves count as returned, with KVF_PROOF_OPERATOR, which is no proof. What else the room waits
+ * for is proven as always. 0; -KVF_E_UNKNOWN_ROOM, -KVF_E_STALE_ROOM (another generation), -EINVAL (it is
+ * not in quarantine): nothing changed. */
+int kvf_core_release(struct kvf_core *core, uint64_t now_ns, uint32_t client, uint32_t slot,
+                     uint64_t generation);
+/* Takes a peer down, or lets it up again: the one at this address (peer_id 0), or the one of this
+ * supervisor. Down: rooms with grants of it close with KVF_E_PEER_HELD, its lanes are fenced, opens that name it
+ * and grants of it are refused. Talk between ranks of a group goes on: it frees nothing early. An address
+ * also means the supervisor that was last reached there. 0, also if it was so before; -KVF_E_RESOURCES
+ * (KVF_CORE_HOLDS_MAX are down). */
+#define KVF_CORE_HOLDS_MAX 64u
+int kvf_core_peer_hold(struct kvf_core *core, uint64_t now_ns, const struct kvf_addr_shm *addr,
+                       uint64_t peer_id, bool is_down);
+/* Connections, then what is held down without one. Returns how many rows, cap at most. */
+uint32_t kvf_core_list_peers(const struct kvf_core *core, struct kvf_operate_peer *ret_rows,
+                             uint32_t cap);
+/* Undrained rooms whose phase has its bit in `phases`, from *client and *slot on, which then say where to go
+ * on. Looks at KVF_CORE_LIST_LOOKS slots at most, so that one call delays no transfer; client equal to
+ * clients_max: there are no more. Returns how many rows, cap at most. */
+#define KVF_CORE_LIST_LOOKS 4096u
+uint32_t kvf_core_list_rooms(const struct kvf_core *core, uint64_t now_ns, uint32_t phases,
+                             uint32_t *client, uint32_t *slot,
+                             struct kvf_operate_room *ret_rows, uint32_t cap);
 
 /* ---- control connections ----------------------------------------------------------------------------- */
 

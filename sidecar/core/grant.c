@@ -420,6 +420,8 @@ static uint32_t reason_from_peer(uint32_t reason)
     case KVF_E_PEER_BUSY:
     case KVF_E_RESOURCES:
         return KVF_E_PEER_BUSY;
+    case KVF_E_PEER_HELD:
+        return KVF_E_PEER_REFUSED;
     default:
         return KVF_E_PEER_ABORTED;
     }

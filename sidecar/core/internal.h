@@ -7,7 +7,7 @@
  *   peer.c    control connections                 emit.c    bytes owed to a peer
  *   region.c  clients, regions, the owner table   runs.c    page lists
  *   group.c   agreement of a request's ranks      group_key.c  keys of ranks
- *   adopt.c   rooms of an earlier worker */
+ *   adopt.c   rooms of an earlier worker      operator.c  what operators say and see */
 #ifndef KVF_CORE_INTERNAL_H
 #define KVF_CORE_INTERNAL_H
 
@@ -316,6 +316,7 @@ struct kvf_peer {
     uint32_t seq_out;
     uint32_t worker_starts;
     uint64_t supervisor_id;
+    char name[KVF_WIRE_NAME_BYTES]; /* what it calls itself: for operators only */
     uint64_t session;
     uint32_t dial_id; /* OUT: random, fixed with the peer; upper half of every session of it */
     uint16_t dial_count; /* OUT: connections made so far */
@@ -383,12 +384,20 @@ struct kvf_tombstone {
     uint32_t pad_;
 };
 
+/* A peer that an operator took down. */
+struct kvf_hold {
+    bool is_used;
+    struct kvf_addr_shm addr; /* family 0: named by its supervisor */
+    uint64_t supervisor_id;   /* 0: nobody was reached at that address yet */
+};
+
 struct kvf_core {
     struct kvf_core_limits limits;
     struct kvf_core_config config;
     uint64_t random[4];
     uint64_t next_tick_ns; /* nothing is due before */
     bool is_stopping;
+    bool is_draining; /* by an operator's word, which may be taken back */
 
     struct kvf_client_rec *clients;
     struct kvf_room_rec *rooms; /* client * rooms_per_client_max + slot */
@@ -416,6 +425,8 @@ struct kvf_core {
     uint32_t piece_free;
     uint32_t piece_fresh;
     bool is_tomb_pulled; /* the caller may not have stored it yet */
+    uint32_t hold_count;
+    struct kvf_hold holds[KVF_CORE_HOLDS_MAX];
     uint32_t departed_next;
     uint64_t group_now_ns; /* of the event that made rooms owe a word to ranks of this daemon */
     struct kvf_group_departed departed[KVF_GROUP_DEPARTED_MAX];
@@ -669,6 +680,12 @@ void kvf_peer_check_free(struct kvf_core *core, uint32_t peer);
 void kvf_peer_use_lanes(struct kvf_core *core, uint64_t now_ns, uint32_t peer);
 void kvf_peer_tick(struct kvf_core *core, uint64_t now_ns, uint32_t peer, uint64_t *due_ns);
 void kvf_peer_owe(struct kvf_core *core, uint32_t peer);
+
+/* operator.c */
+bool kvf_hold_has_addr(const struct kvf_core *core, const struct kvf_addr_shm *addr);
+bool kvf_hold_has_peer(const struct kvf_core *core, uint32_t peer);
+/* A connection has just said who it is: one that is held down loses its rooms and gets no lanes. */
+void kvf_hold_check(struct kvf_core *core, uint64_t now_ns, uint32_t peer);
 
 /* lane.c */
 void kvf_lane_start_fence(struct kvf_core *core, uint64_t now_ns, uint32_t lane);

@@ -352,6 +352,7 @@ static void go_up(struct kvf_core *core, uint64_t now_ns, struct kvf_peer *p,
     p->placement = h->placement;
     p->receives_per_lane = h->receives_per_lane;
     p->caps = h->caps;
+    memcpy(p->name, h->name, sizeof p->name);
     p->state = KVF_PEER_UP;
     p->unreachable_since_ns = 0;
     p->heard_ns = now_ns;
@@ -447,6 +448,7 @@ static bool on_hello(struct kvf_core *core, uint64_t now_ns, uint32_t peer,
         return true;
     }
     go_up(core, now_ns, p, &h);
+    kvf_hold_check(core, now_ns, peer);
     if (p->is_for_rooms) {
         open_lanes(core, now_ns, peer);
     }

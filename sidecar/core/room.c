@@ -59,7 +59,8 @@ void kvf_room_set_phase(struct kvf_core *core, uint32_t room, enum kvf_phase pha
     if (phase_gauge[phase] != KVF_GAUGES) {
         kvf_gauge_add(core, phase_gauge[phase], 1);
     }
-    uint64_t held = r->role == KVF_ROLE_SINK && r->owns_pages ? r->page_count : 0;
+    bool is_holding = r->role == KVF_ROLE_SINK && (r->owns_pages || r->is_adopted);
+    uint64_t held = is_holding ? r->page_count : 0;
     if (phase == KVF_PHASE_QUARANTINED) {
         kvf_gauge_add(core, KVF_GAUGE_PAGES_QUARANTINED, held);
     } else if (r->phase == KVF_PHASE_QUARANTINED) {
@@ -199,7 +200,8 @@ void kvf_core_leases(struct kvf_core *core, uint64_t now_ns, uint32_t client, ui
                      uint64_t generation, uint32_t cpu, uint32_t gpu, uint32_t direct_io)
 {
     struct kvf_room_rec *r = find_room(core, client, slot, generation);
-    if (r == NULL || r->phase == KVF_PHASE_DRAINED || r->phase == KVF_PHASE_OPEN) {
+    if (r == NULL || r->phase == KVF_PHASE_DRAINED || r->phase == KVF_PHASE_OPEN ||
+        r->are_leases_idle) {
         return;
     }
     uint32_t room = kvf_room_idx(core, client, slot);
@@ -304,7 +306,7 @@ static int common_refusal(struct kvf_core *core, uint32_t room,
     if (open->is_old_epoch) {
         return -KVF_E_WORKER_GONE;
     }
-    if (core->is_stopping) {
+    if (core->is_stopping || core->is_draining) {
         return -KVF_E_SHUTDOWN;
     }
     return err;
@@ -449,6 +451,9 @@ static int fill_sink(struct kvf_core *core, uint64_t now_ns, uint32_t room,
     kvf_gauge_add(core, KVF_GAUGE_PAGES_HELD, r->page_count);
     take_region_refs(core, room, mask);
     for (uint32_t i = 0; i < open->writer_count; i++) {
+        if (kvf_hold_has_addr(core, &open->writers[i].addr)) {
+            return -KVF_E_PEER_HELD;
+        }
         uint32_t peer = kvf_peer_for_addr(core, now_ns, &open->writers[i].addr);
         if (peer == KVF_NONE) {
             return -KVF_E_RESOURCES;

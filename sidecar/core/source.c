@@ -357,6 +357,10 @@ void kvf_source_whole(struct kvf_core *core, uint64_t now_ns, uint32_t source)
         kvf_source_decline(core, source, KVF_E_RESOURCES, 0);
         return;
     }
+    if (kvf_hold_has_peer(core, s->peer)) {
+        kvf_source_decline(core, source, KVF_E_PEER_HELD, 0);
+        return;
+    }
     if (s->past_nonce != 0) {
         match_again(core, now_ns, source);
         return;
@@ -366,7 +370,7 @@ void kvf_source_whole(struct kvf_core *core, uint64_t now_ns, uint32_t source)
         match(core, now_ns, source, room, KVF_NONE);
         return;
     }
-    if (core->is_stopping) {
+    if (core->is_stopping || core->is_draining) {
         kvf_source_decline(core, source, KVF_E_SHUTDOWN, 0);
         return;
     }

@@ -1,6 +1,8 @@
 #include "sidecar/host/log.h"
 
 #include <stdarg.h>
+#include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -10,18 +12,23 @@
 #define LOG_LINE_BYTES 1024u
 
 static char log_who[64] = "?";
-static enum kvf_log_level log_level = KVF_LOG_INFO;
+static _Atomic uint32_t log_level = KVF_LOG_INFO; /* of its own: orders nothing */
 
 void kvf_log_init(const char *who, enum kvf_log_level level)
 {
     snprintf(log_who, sizeof(log_who), "%s", who);
-    log_level = level;
+    kvf_log_set_level(level);
+}
+
+void kvf_log_set_level(enum kvf_log_level level)
+{
+    atomic_store_explicit(&log_level, (uint32_t)level, memory_order_relaxed);
 }
 
 void kvf_log(enum kvf_log_level level, const char *format, ...)
 {
     static const char *const names[] = {"error", "warn", "info", "debug"};
-    if (level > log_level) {
+    if ((uint32_t)level > atomic_load_explicit(&log_level, memory_order_relaxed)) {
         return;
     }
     uint64_t now_ms = kvf_clock_now_ns() / KVF_NS_PER_MS;

@@ -12,6 +12,8 @@ enum kvf_log_level {
 
 /* Who speaks ("gpu0/worker") and what is let through. Before any thread is started. */
 void kvf_log_init(const char *who, enum kvf_log_level level);
+/* From now on, for all threads. */
+void kvf_log_set_level(enum kvf_log_level level);
 void kvf_log(enum kvf_log_level level, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

@@ -391,6 +391,37 @@ static void worker_killed_with_lease(void)
     stop();
 }
 
+/* All bytes are there, a lease is out; it comes back while the worker stands still, and then the worker ends: its
+ * reaping drains the room, which is a success like any other. */
+static void success_outlives_worker(void)
+{
+    start_with("checked", "0");
+    uint64_t key = key_next();
+    int32_t pages[8];
+    pages_count_up(pages, 8, 0);
+    engine_fill(from, 1, pages, 8, 0);
+    kvf_room in = engine_sink(to, key, 0, 8, prefill);
+    kvf_room out = engine_source(from, key);
+    CHECK_CODE(kvf_lease(to->client, in, KVF_KIND_GPU), 0, "lease");
+    engine_submit_pages(from, out, pages, 8, 0, true);
+    room_expect(from, out, KVF_SUCCESS, WAIT_MS);
+    expect_held(to, in, 0);
+    CHECK(kill(decode->worker, SIGSTOP) == 0, "stop");
+    CHECK_CODE(kvf_lease_give_back(to->client, in, KVF_KIND_GPU), 0, "give back");
+    CHECK(kill(decode->worker, SIGKILL) == 0, "kill");
+    room_expect(to, in, KVF_SUCCESS, 5000);
+    room_expect_proof(to, in, KVF_WORKER_GONE);
+    engine_verify(to, 1, pages, 8, 0);
+    daemon_wait_worker(decode, 5000);
+    CHECK_IS(daemon_stat(decode, "rooms_succeeded_total"), 1, "rooms that succeeded");
+    CHECK_IS(daemon_stat(decode, "rooms_failed_total"), 0, "rooms that failed");
+    CHECK_IS(daemon_stat(decode, "proof_worker_gone_total"), 1, "rooms drained by its end");
+    WAIT_FOR(kvf_daemon_check(to->client) == 0, 5000, "the next worker does not serve");
+    room_release(to, in);
+    room_release(from, out);
+    stop();
+}
+
 int main(int argc, char **argv)
 {
     static const struct test_role roles[] = {{"holder", role_holder}, {NULL, NULL}};
@@ -405,6 +436,8 @@ int main(int argc, char **argv)
         {"h13_an_engine_killed_with_a_direct_io_lease_leaves_a_quarantine",
          direct_io_holder_killed, 0},
         {"a_lease_outlives_the_worker_and_holds_the_room", worker_killed_with_lease, 0},
+        {"a_success_that_waited_for_a_lease_is_counted_as_one_by_the_workers_end",
+         success_outlives_worker, 0},
         {"an_engine_killed_after_its_worker_with_a_cpu_lease_is_proven_by_the_next",
          cpu_holder_killed_after_worker, 0},
         {"an_engine_killed_after_its_worker_with_a_gpu_lease_leaves_a_quarantine",
