@@ -174,6 +174,7 @@ struct kvf_cold {
     _Atomic uint64_t ended_epochs[KVF_WORKERS_KNOWN_MAX];
     _Atomic uint32_t ended_count;
     _Atomic bool is_supervisor_gone;
+    char refusal[232];             /* of the last request that was refused; under socket_lock */
     _Atomic uint32_t dropped_code; /* why the supervisor hung up, if it said so */
 
     pthread_mutex_t socket_lock;

@@ -235,15 +235,25 @@ struct kvf_region_opts {
     uint64_t page_count; /* page indices 0 .. page_count - 1 */
     const struct kvf_plane *planes;
     uint32_t plane_count; /* 1 .. 512. Page index p covers p's bytes in every plane */
-    uint32_t pad_[3];
+    uint32_t
+        timeout_ms; /* how long to wait for memory whose engine is gone; 0: as long as that may take,
+                             a little over the daemon's worst bound */
+    uint32_t pad_[2];
 };
 
 /* Registers memory whose pages rooms may name. Blocks until the daemon has mapped it. At most 16 live
- * regions per client. Errors: -KVF_E_NO_SEAL, -KVF_E_MEMORY_RANGE (a plane leaves the memory, planes
- * overlap, page_count over 67,108,864), -KVF_E_REGIONS_FULL, -KVF_E_MEMORY_REGISTERED (this memory has
- * a live registration, by a dead engine perhaps; its rooms are being drained), -KVF_E_DAEMON_GONE. */
+ * regions per client. A memory object (or a part of it) has one live registration: while that of an engine
+ * that is gone waits for proof of its rooms, a new one waits too, and begins with a fresh ledger. Meanwhile
+ * other threads' registrations wait behind it; all other calls go on. Errors: -KVF_E_NO_SEAL,
+ * -KVF_E_MEMORY_RANGE (a plane leaves the memory, planes overlap, page_count over 67,108,864),
+ * -KVF_E_REGIONS_FULL, -KVF_E_MEMORY_REGISTERED (a living engine has it, or the timeout has passed),
+ * -KVF_E_QUARANTINED (a dead engine's room that nothing proves holds it), -KVF_E_DAEMON_GONE. */
 int kvf_region_register(kvf_client *client, const struct kvf_region_opts *opts,
                         uint32_t *ret_region);
+/* The daemon's own sentence for its last refusal of an attached client's registration, which names what
+ * stands in the way: a client, a slot, a generation. Terminated, cut to text_bytes; "" if there was none.
+ * Any thread. -EINVAL (text NULL, text_bytes 0), -KVF_E_FORKED. */
+int kvf_last_refusal(kvf_client *client, char *text, size_t text_bytes);
 /* -KVF_E_REGION_BUSY while a room still names a page of it, -KVF_E_UNKNOWN_REGION. */
 int kvf_region_unregister(kvf_client *client, uint32_t region);
 

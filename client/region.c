@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -125,6 +126,7 @@ static struct kvf_region_req *make_request(const struct kvf_region_opts *o)
     req->page_count = o->page_count;
     req->memory_off = o->memory_off;
     req->memory_bytes = o->memory_bytes;
+    req->region = o->timeout_ms; /* until it has a handle */
     for (uint32_t i = 0; i < o->plane_count; i++) {
         req->planes[i].off = o->planes[i].off;
         req->planes[i].stride = o->planes[i].stride;
@@ -252,6 +254,21 @@ int kvf_region_register(kvf_client *client, const struct kvf_region_opts *opts,
         }
     }
     return err;
+}
+
+int kvf_last_refusal(kvf_client *client, char *text, size_t text_bytes)
+{
+    int err = kvf_client_enter(client);
+    if (err != 0) {
+        return err;
+    }
+    if (text == NULL || text_bytes == 0) {
+        return -EINVAL;
+    }
+    pthread_mutex_lock(&client->cold.socket_lock);
+    (void)snprintf(text, text_bytes, "%s", client->cold.refusal);
+    pthread_mutex_unlock(&client->cold.socket_lock);
+    return 0;
 }
 
 /* ---- unregister ------------------------------------------------------------------------------------------ */

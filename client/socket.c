@@ -150,8 +150,12 @@ void kvf_socket_notice(kvf_client *client, struct kvf_reply *reply)
     kvf_reply_close(reply);
 }
 
-static int refusal_of(const struct kvf_attach_rep *rep)
+static int refusal_of(kvf_client *client, const struct kvf_attach_rep *rep)
 {
+    char *text = client->cold.refusal;
+    _Static_assert(sizeof client->cold.refusal == sizeof rep->text, "the same bytes");
+    memcpy(text, rep->text, sizeof rep->text);
+    text[sizeof rep->text - 1u] = '\0';
     return rep->code != 0 && rep->code <= INT32_MAX ? -(int)rep->code : -KVF_E_PROTOCOL;
 }
 
@@ -194,7 +198,8 @@ int kvf_socket_request(kvf_client *client, int fd, struct kvf_attach_header *req
             *ret_reply = reply;
             return 0;
         }
-        err = reply.rep.h.op == KVF_REP_REFUSED ? refusal_of(&reply.rep) : -KVF_E_PROTOCOL;
+        err = reply.rep.h.op == KVF_REP_REFUSED ? refusal_of(client, &reply.rep)
+                                                : -KVF_E_PROTOCOL;
         kvf_reply_close(&reply);
     }
     return err;

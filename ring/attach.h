@@ -53,7 +53,9 @@ struct kvf_attach_req {
 
 struct kvf_region_req {
     struct kvf_attach_header h;
-    uint32_t region; /* REMOVE: the handle */
+    uint32_t
+        region; /* REMOVE, and ADD with an old ledger: the handle. Else ADD: how many ms to wait
+                        for memory whose engine is gone, 0: as long as that may take */
     uint32_t plane_count;
     uint64_t page_count;
     uint64_t memory_off; /* start of the registered range in the descriptor */

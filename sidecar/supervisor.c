@@ -64,6 +64,7 @@ static void stop(struct kvf_supervisor *s, int signo)
             s->config.grace_ms);
     s->is_stopping = true;
     kvf_sup_show_stopping(s);
+    s->is_memory_free = true; /* nobody waits for memory any more */
     if (s->worker == WORKER_NONE) {
         s->exit_status = s->reaped_rooms > 0 ? KVF_EXIT_FENCED : KVF_EXIT_CLEAN;
     } else if (s->worker == WORKER_STARTING) {
@@ -135,6 +136,7 @@ static void run_timers(struct kvf_supervisor *s)
 {
     kvf_sup_half_open_expire(s);
     kvf_sup_operators_expire(s);
+    kvf_sup_regions_look(s);
     kvf_sup_watchdog(s);
     switch (s->worker) {
     case WORKER_NONE:
@@ -181,6 +183,7 @@ static int wait_ms(const struct kvf_supervisor *s)
             : UINT64_MAX,
         s->accept_again_ns != 0 ? s->accept_again_ns : UINT64_MAX,
         kvf_sup_operators_deadline(s),
+        s->is_memory_free ? s->now_ns : kvf_sup_regions_deadline(s),
     };
     for (size_t i = 0; i < sizeof(ends_ns) / sizeof(ends_ns[0]); i++) {
         until_ns = ends_ns[i] < until_ns ? ends_ns[i] : until_ns;

@@ -189,11 +189,12 @@ static void watch_engine(struct kvf_supervisor *s, struct sup_client *c)
     (void)kvf_sup_watch(s, c->engine_fd, EPOLLIN, SUP_EPOLL_ENGINE, c->idx);
 }
 
-static void free_client(struct sup_client *c)
+static void free_client(struct kvf_supervisor *s, struct sup_client *c)
 {
     for (uint32_t slot = 0; slot < KVF_REGIONS_PER_CLIENT_MAX; slot++) {
-        kvf_sup_region_free(c, slot);
+        kvf_sup_region_free(s, c, slot);
     }
+    kvf_sup_region_unpark(c);
     kvf_sup_groups_free(c);
     if (c->segment.shm != NULL) {
         kvf_segment_unmap(&c->segment);
@@ -266,7 +267,7 @@ static uint32_t attach(struct kvf_supervisor *s, int fd, size_t bytes, int *fds,
     uint32_t code = fill_client(s, c, req, fd_count == 1, ret_text);
     if (code != 0) {
         c->socket_fd = -1; /* stays the caller's, for the refusal */
-        free_client(c);
+        free_client(s, c);
         return code;
     }
     watch_engine(s, c);
@@ -402,12 +403,13 @@ static void take_request(struct kvf_supervisor *s, struct sup_client *c, size_t 
     const char *text = check_header(bytes);
     uint32_t code = text == NULL ? 0 : KVF_E_PROTOCOL;
     uint16_t op = code == 0 ? packet.h.op : 0;
+    uint64_t lender = 0;
     if (code == 0) {
         switch (op) { /* a number of the client's, not one of our states */
         case KVF_REQ_REGION_ADD:
-            code = s->is_stopping
-                       ? ESHUTDOWN
-                       : kvf_sup_region_add(s, c, &packet, bytes, fds, fd_count, &text);
+            code = s->is_stopping ? ESHUTDOWN
+                                  : kvf_sup_region_add(s, c, &packet, bytes, fds, fd_count,
+                                                       &lender, &text);
             break;
         case KVF_REQ_REGION_REMOVE:
             code = bytes < offsetof(struct kvf_region_req, plane_count)
@@ -435,7 +437,7 @@ static void take_request(struct kvf_supervisor *s, struct sup_client *c, size_t 
         }
     }
     if (code != 0) {
-        kvf_sup_refuse(s, c, packet.h.serial, code, 0, text);
+        kvf_sup_refuse(s, c, packet.h.serial, code, lender, text);
         return;
     }
     c->pending_op = op;
@@ -502,6 +504,7 @@ void kvf_sup_client_hang_up(struct kvf_supervisor *s, struct sup_client *c)
 {
     kvf_close_fd(&c->socket_fd);
     c->pending_op = 0;
+    kvf_sup_region_unpark(c);
     c->owes_note = false;
     kvf_sup_client_close(s, c, KVF_E_ENGINE_GONE);
 }
@@ -589,7 +592,7 @@ void kvf_sup_client_added(struct kvf_supervisor *s, struct sup_client *c, uint32
         kvf_sup_refuse(s, c, serial, code, 0, NULL);
     }
     /* No worker has it mapped, so nothing of it needs to be drained. */
-    free_client(c);
+    free_client(s, c);
 }
 
 void kvf_sup_client_quiet(struct kvf_supervisor *s, struct sup_client *c)
@@ -601,7 +604,7 @@ void kvf_sup_client_quiet(struct kvf_supervisor *s, struct sup_client *c)
         c->pending_op = 0;
         kvf_sup_reply(s, c, &rep, NULL, 0);
     }
-    free_client(c);
+    free_client(s, c);
 }
 
 void kvf_sup_client_bad(struct kvf_supervisor *s, struct sup_client *c, uint32_t code)

@@ -84,6 +84,10 @@ struct sup_client {
     uint32_t pending_serial;
     uint32_t pending_region;
     uint32_t region_epoch;
+    /* A registration that waits for memory whose engine is gone: answered when that is let go, or when the
+     * deadline has passed. */
+    struct sup_region *parked;
+    uint64_t parked_until_ns;
     struct sup_region *regions[KVF_REGIONS_PER_CLIENT_MAX];
     struct sup_group *groups[KVF_GROUPS_PER_CLIENT_MAX]; /* handle - 1 */
     uint32_t skip_group;                                 /* a skip that waits for the worker */
@@ -174,6 +178,8 @@ struct kvf_supervisor {
     uint32_t fenced_rooms;
     uint32_t reaped_rooms; /* ended by the last worker's end */
 
+    uint64_t parked_look_ns; /* next look at registrations that wait */
+    bool is_memory_free;     /* some registration has gone since */
     uint32_t departed_next;
     struct sup_departed departed[KVF_DEPARTED_MAX]; /* the oldest is overwritten */
 
@@ -254,14 +260,18 @@ void kvf_sup_show_stopping(struct kvf_supervisor *s);
 /* supervisor_regions.c: requests; a positive return is a code to refuse with, its sentence in ret_text */
 uint32_t kvf_sup_region_add(struct kvf_supervisor *s, struct sup_client *c,
                             const struct kvf_region_req *req, size_t bytes, int *fds,
-                            int fd_count, const char **ret_text);
+                            int fd_count, uint64_t *ret_lender, const char **ret_text);
 uint32_t kvf_sup_region_remove(struct kvf_supervisor *s, struct sup_client *c, uint32_t handle,
                                const char **ret_text);
 void kvf_sup_region_added(struct kvf_supervisor *s, struct sup_client *c, uint32_t handle,
                           uint32_t code);
 void kvf_sup_region_removed(struct kvf_supervisor *s, struct sup_client *c, uint32_t handle,
                             uint32_t code);
-void kvf_sup_region_free(struct sup_client *c, uint32_t slot);
+void kvf_sup_region_free(struct kvf_supervisor *s, struct sup_client *c, uint32_t slot);
+/* Registrations that wait: is it their turn, or is their time over? */
+void kvf_sup_regions_look(struct kvf_supervisor *s);
+uint64_t kvf_sup_regions_deadline(const struct kvf_supervisor *s);
+void kvf_sup_region_unpark(struct sup_client *c); /* who waited has gone */
 struct sup_region *kvf_sup_region_find(struct sup_client *c, uint32_t handle);
 
 /* supervisor_groups.c: likewise */

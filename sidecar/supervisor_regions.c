@@ -1,12 +1,16 @@
 /* Registration of memory: everything about it is checked here, on a copy, before a worker maps it. */
 #include <errno.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "ring/codes.h"
 #include "ring/ledger.h"
+#include "ring/room_word.h"
+#include "sidecar/daemon_stats.h"
+#include "sidecar/host/clock.h"
 #include "sidecar/host/log.h"
 #include "sidecar/host/packet.h"
 #include "sidecar/supervisor_internal.h"
@@ -14,6 +18,7 @@
 #define SLOT_MASK 0xffu
 #define EPOCH_SHIFT 8u
 #define EPOCH_MAX 0xffffffu
+#define LOOK_NS (50 * KVF_NS_PER_MS) /* at the rooms that a registration waits for */
 
 /* ---- geometry ----------------------------------------------------------------------------------------------- */
 
@@ -123,25 +128,93 @@ static bool is_same_memory(const struct sup_region *a, const struct sup_region *
            b->memory_off < a->memory_off + a->memory_bytes;
 }
 
-/* One memory object has one live registration; that of a dead engine lives until its rooms are proven. */
-static uint32_t check_registered(struct kvf_supervisor *s, const struct sup_region *r,
-                                 const char **ret_text)
+/* ---- one live registration of a memory object ----------------------------------------------------------------- */
+
+/* Who stands in the way of a registration. */
+struct in_the_way {
+    const struct sup_client *client; /* NULL: nobody */
+    bool is_leaving;                 /* it is let go once its rooms are proven */
+    bool is_quarantined;             /* never, but by an operator's word */
+    uint32_t slot;                   /* a room of it that is not drained, if there is one */
+    uint64_t generation;             /* 0: there is none */
+};
+
+/* A room that holds the client's memory, one in quarantine first. The words are in its engine's memory too: what
+ * that may have made of them delays, or refuses, a registration of this very memory. */
+static void find_room(struct in_the_way *way)
 {
+    const struct kvf_segment *segment = &way->client->segment;
+    for (uint32_t slot = 0; slot < segment->limits.rooms_max; slot++) {
+        uint64_t word = atomic_load_explicit(&segment->rooms[slot].word, memory_order_relaxed);
+        bool is_drained = kvf_word_phase(word) == KVF_PHASE_FREE || kvf_word_is_drained(word);
+        bool is_quarantined =
+            way->client->is_reaped && kvf_word_phase(word) == KVF_PHASE_QUARANTINED;
+        if (is_quarantined || (!is_drained && way->generation == 0)) {
+            way->slot = slot;
+            way->generation = kvf_word_generation(word);
+            way->is_quarantined = is_quarantined;
+        }
+        if (is_quarantined) {
+            return;
+        }
+    }
+}
+
+static struct in_the_way find_in_the_way(const struct kvf_supervisor *s,
+                                         const struct sup_region *r)
+{
+    struct in_the_way way = {.client = NULL};
     for (uint32_t i = 0; i < s->config.clients; i++) {
-        for (uint32_t k = 0; k < KVF_REGIONS_PER_CLIENT_MAX; k++) {
-            const struct sup_region *other =
-                s->clients[i].is_used ? s->clients[i].regions[k] : NULL;
-            if (other != NULL && is_same_memory(other, r)) {
-                *ret_text = s->clients[i].is_closing
-                                ? "this memory is registered by an engine that is gone; its "
-                                  "rooms are still "
-                                  "being drained: try again"
-                                : "this memory has a live registration: unregister that first";
-                return KVF_E_MEMORY_REGISTERED;
+        const struct sup_client *c = &s->clients[i];
+        for (uint32_t k = 0; c->is_used && k < KVF_REGIONS_PER_CLIENT_MAX; k++) {
+            const struct sup_region *other = c->regions[k];
+            if (other == NULL || !is_same_memory(other, r)) {
+                continue;
+            }
+            bool is_leaving = c->is_closing || other->is_removing;
+            if (way.client == NULL || !is_leaving) {
+                way = (struct in_the_way){.client = c, .is_leaving = is_leaving};
             }
         }
     }
-    return 0;
+    if (way.client != NULL && way.client->is_closing) {
+        find_room(&way);
+    }
+    return way;
+}
+
+static uint64_t room_handle(const struct in_the_way *way)
+{
+    return way->generation != 0 ? way->generation << KVF_GENERATION_SHIFT | way->slot : 0;
+}
+
+/* Why a registration is refused, or cannot wait any longer. */
+static uint32_t refuse_way(const struct in_the_way *way, const char **ret_text)
+{
+    static char text[232];
+    *ret_text = text;
+    if (!way->is_leaving) {
+        snprintf(
+            text, sizeof(text),
+            "this memory has a live registration by client %u (%.63s): unregister that first",
+            way->client->idx, way->client->name);
+        return KVF_E_MEMORY_REGISTERED;
+    }
+    if (way->is_quarantined) {
+        snprintf(
+            text, sizeof(text),
+            "client %u slot %u generation %llu (%.63s) is in quarantine and holds this memory: "
+            "kvfence-ctl release-quarantine is the only way out",
+            way->client->idx, way->slot, (unsigned long long)way->generation,
+            way->client->name);
+        return KVF_E_QUARANTINED;
+    }
+    snprintf(text, sizeof(text),
+             "this memory was client %u's (%.63s), which is gone and not drained yet: slot %u "
+             "generation %llu; the time to wait for it is over",
+             way->client->idx, way->client->name, way->slot,
+             (unsigned long long)way->generation);
+    return KVF_E_MEMORY_REGISTERED;
 }
 
 /* ---- ledger ------------------------------------------------------------------------------------------------------ */
@@ -190,65 +263,107 @@ struct sup_region *kvf_sup_region_find(struct sup_client *c, uint32_t handle)
     return r != NULL && r->handle == handle ? r : NULL;
 }
 
-void kvf_sup_region_free(struct sup_client *c, uint32_t slot)
+static void destroy(struct sup_region *r)
 {
-    struct sup_region *r = c->regions[slot];
-    if (r != NULL) {
-        kvf_close_fd(&r->memory_fd);
-        kvf_close_fd(&r->ledger_fd);
-        free(r);
+    kvf_close_fd(&r->memory_fd);
+    kvf_close_fd(&r->ledger_fd);
+    free(r);
+}
+
+void kvf_sup_region_free(struct kvf_supervisor *s, struct sup_client *c, uint32_t slot)
+{
+    if (c->regions[slot] != NULL) {
+        destroy(c->regions[slot]);
         c->regions[slot] = NULL;
+        s->is_memory_free = true;
+    }
+}
+
+void kvf_sup_region_unpark(struct sup_client *c)
+{
+    if (c->parked != NULL) {
+        destroy(c->parked);
+        c->parked = NULL;
     }
 }
 
 /* A fresh handle, or, with an old ledger, the one that open rooms and the ledger name. */
-static uint32_t choose_handle(struct sup_client *c, const struct kvf_region_req *req,
-                              bool has_ledger, uint32_t *ret_handle, const char **ret_text)
+static uint32_t choose_handle(struct sup_client *c, struct sup_region *r, bool has_ledger,
+                              const char **ret_text)
 {
     if (has_ledger) {
-        uint32_t slot = req->region & SLOT_MASK;
-        uint32_t epoch = req->region >> EPOCH_SHIFT;
+        uint32_t slot = r->handle & SLOT_MASK;
+        uint32_t epoch = r->handle >> EPOCH_SHIFT;
         if (slot >= c->segment.limits.regions_max || epoch == 0 || c->regions[slot] != NULL) {
             *ret_text = "the region handed on names a handle that is no region's or is taken";
             return KVF_E_PROTOCOL;
         }
         c->region_epoch = epoch > c->region_epoch ? epoch : c->region_epoch;
-        *ret_handle = req->region;
         return 0;
     }
     for (uint32_t slot = 0; slot < c->segment.limits.regions_max; slot++) {
         if (c->regions[slot] == NULL) {
             c->region_epoch = c->region_epoch % EPOCH_MAX + 1u;
-            *ret_handle = c->region_epoch << EPOCH_SHIFT | slot;
+            r->handle = c->region_epoch << EPOCH_SHIFT | slot;
             return 0;
         }
     }
     return KVF_E_REGIONS_FULL;
 }
 
-static uint32_t fill_region(struct kvf_supervisor *s, struct sup_client *c,
-                            struct sup_region *r, const struct kvf_region_req *req,
-                            bool has_ledger, const char **ret_text)
+/* Nobody is in the way: it gets its handle and ledger, and the worker is told. */
+static uint32_t take_in(struct sup_client *c, struct sup_region *r, const char **ret_text)
+{
+    bool has_ledger = r->ledger_fd >= 0;
+    *ret_text = NULL;
+    uint32_t code = choose_handle(c, r, has_ledger, ret_text);
+    if (code == 0) {
+        code = has_ledger ? check_ledger(r, ret_text) : create_ledger(r);
+    }
+    if (code == 0) {
+        c->regions[r->handle & SLOT_MASK] = r;
+        c->pending_region = r->handle;
+    }
+    return code;
+}
+
+/* A registration waits as long as the worst bound says that a dead engine's rooms may need, and the second that
+ * other ranks of its groups get; or as long as the engine says. */
+static uint64_t wait_ns(const struct kvf_supervisor *s, uint32_t asked_ms)
+{
+    uint64_t own_ns = kvf_bound_worst_us(&s->config) * KVF_NS_PER_US + KVF_NS_PER_S;
+    return asked_ms != 0 ? asked_ms * KVF_NS_PER_MS : own_ns;
+}
+
+static uint32_t place(struct kvf_supervisor *s, struct sup_client *c, struct sup_region *r,
+                      uint32_t asked_ms, uint64_t *ret_lender, const char **ret_text)
 {
     uint32_t code = check_memory(r, ret_text);
     if (code == 0) {
         code = check_planes(r, ret_text);
     }
-    if (code == 0) {
-        code = check_registered(s, r, ret_text);
+    if (code != 0) {
+        return code;
     }
-    if (code == 0) {
-        code = choose_handle(c, req, has_ledger, &r->handle, ret_text);
+    struct in_the_way way = find_in_the_way(s, r);
+    if (way.client == NULL) {
+        return take_in(c, r, ret_text);
     }
-    if (code == 0) {
-        code = has_ledger ? check_ledger(r, ret_text) : create_ledger(r);
+    if (!way.is_leaving || way.is_quarantined) {
+        *ret_lender = room_handle(&way);
+        return refuse_way(&way, ret_text);
     }
-    return code;
+    kvf_log(KVF_LOG_INFO, "client %u (%s) waits for memory of client %u (%s), which leaves",
+            c->idx, c->name, way.client->idx, way.client->name);
+    c->parked = r;
+    c->parked_until_ns = s->now_ns + wait_ns(s, asked_ms);
+    s->parked_look_ns = s->now_ns + LOOK_NS;
+    return 0;
 }
 
 uint32_t kvf_sup_region_add(struct kvf_supervisor *s, struct sup_client *c,
                             const struct kvf_region_req *req, size_t bytes, int *fds,
-                            int fd_count, const char **ret_text)
+                            int fd_count, uint64_t *ret_lender, const char **ret_text)
 {
     size_t head = offsetof(struct kvf_region_req, planes);
     if (bytes < head || fd_count < 1 || fd_count > 2) {
@@ -276,21 +391,75 @@ uint32_t kvf_sup_region_add(struct kvf_supervisor *s, struct sup_client *c,
     r->memory_off = req->memory_off;
     r->memory_bytes = req->memory_bytes;
     r->memory_fd = fds[0];
-    r->ledger_fd = fd_count == 2 ? fds[1] : -1;
+    bool has_ledger = fd_count == 2;
+    r->ledger_fd = has_ledger ? fds[1] : -1;
+    r->handle = has_ledger ? req->region : 0;
     _Static_assert(sizeof(req->planes[0]) == sizeof(r->planes[0]), "the same three numbers");
     memcpy(r->planes, req->planes, planes_bytes);
     fds[0] = -1; /* ours from here on */
     fds[1] = -1;
-    uint32_t code = fill_region(s, c, r, req, fd_count == 2, ret_text);
+    uint32_t code = place(s, c, r, has_ledger ? 0 : req->region, ret_lender, ret_text);
     if (code != 0) {
-        kvf_close_fd(&r->memory_fd);
-        kvf_close_fd(&r->ledger_fd);
-        free(r);
-        return code;
+        destroy(r);
     }
-    c->regions[r->handle & SLOT_MASK] = r;
-    c->pending_region = r->handle;
-    return 0;
+    return code;
+}
+
+static void look(struct kvf_supervisor *s, struct sup_client *c)
+{
+    struct sup_region *r = c->parked;
+    const char *text = NULL;
+    uint64_t lender = 0;
+    uint32_t code = 0;
+    struct in_the_way way = find_in_the_way(s, r);
+    bool is_over = s->now_ns >= c->parked_until_ns;
+    if (s->is_stopping) {
+        code = ESHUTDOWN;
+    } else if (way.client == NULL) {
+        code = take_in(c, r, &text);
+    } else if (way.is_leaving && !way.is_quarantined && !is_over) {
+        return;
+    } else {
+        lender = room_handle(&way);
+        code = refuse_way(&way, &text);
+    }
+    c->parked = NULL;
+    if (code != 0) {
+        uint32_t serial = c->pending_serial;
+        destroy(r);
+        c->pending_op = 0;
+        kvf_sup_refuse(s, c, serial, code, lender, text);
+        return;
+    }
+    kvf_sup_sync(s);
+}
+
+void kvf_sup_regions_look(struct kvf_supervisor *s)
+{
+    if (!s->is_memory_free && s->now_ns < kvf_sup_regions_deadline(s)) {
+        return;
+    }
+    s->is_memory_free = false;
+    s->parked_look_ns = s->now_ns + LOOK_NS;
+    for (uint32_t i = 0; i < s->config.clients; i++) {
+        if (s->clients[i].is_used && s->clients[i].parked != NULL) {
+            look(s, &s->clients[i]);
+        }
+    }
+}
+
+uint64_t kvf_sup_regions_deadline(const struct kvf_supervisor *s)
+{
+    uint64_t deadline_ns = UINT64_MAX;
+    for (uint32_t i = 0; i < s->config.clients; i++) {
+        const struct sup_client *c = &s->clients[i];
+        if (c->is_used && c->parked != NULL) {
+            uint64_t until_ns =
+                c->parked_until_ns < s->parked_look_ns ? c->parked_until_ns : s->parked_look_ns;
+            deadline_ns = until_ns < deadline_ns ? until_ns : deadline_ns;
+        }
+    }
+    return deadline_ns;
 }
 
 uint32_t kvf_sup_region_remove(struct kvf_supervisor *s, struct sup_client *c, uint32_t handle,
@@ -327,7 +496,7 @@ void kvf_sup_region_added(struct kvf_supervisor *s, struct sup_client *c, uint32
         if (is_asked) {
             kvf_sup_refuse(s, c, serial, code, 0, NULL);
         }
-        kvf_sup_region_free(c, handle & SLOT_MASK);
+        kvf_sup_region_free(s, c, handle & SLOT_MASK);
         if (was_serving && !c->is_closing) {
             /* A worker before this one had it: the engine's handle would now name nothing. */
             kvf_log(KVF_LOG_ERROR, "client %u (%s): region %#x was not taken by the new worker",
@@ -356,7 +525,7 @@ void kvf_sup_region_removed(struct kvf_supervisor *s, struct sup_client *c, uint
     r->is_removing = false;
     r->remove = TOLD_NOT;
     if (code == 0) {
-        kvf_sup_region_free(c, handle & SLOT_MASK);
+        kvf_sup_region_free(s, c, handle & SLOT_MASK);
     }
     if (c->pending_op == KVF_REQ_REGION_REMOVE && c->pending_region == handle) {
         uint32_t serial = c->pending_serial;

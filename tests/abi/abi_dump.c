@@ -133,6 +133,7 @@ static void print_structs_of_attach_and_memory(void)
     FIELD(kvf_region_opts, page_count);
     FIELD(kvf_region_opts, planes);
     FIELD(kvf_region_opts, plane_count);
+    FIELD(kvf_region_opts, timeout_ms);
     FIELD(kvf_region_opts, pad_);
 }
 

@@ -44,6 +44,7 @@ Test(client_about, null_is_refused_where_none_is_allowed)
     cr_assert_eq(kvf_daemon_info(NULL, &daemon), -EINVAL);
     cr_assert_eq(kvf_region_register(NULL, &region, &number), -EINVAL);
     cr_assert_eq(kvf_region_unregister(NULL, 1), -EINVAL);
+    cr_assert_eq(kvf_last_refusal(NULL, NULL, 0), -EINVAL);
     cr_assert_eq(kvf_pages_are_idle(NULL, 1, &page, 1, NULL), -EINVAL);
     cr_assert_eq(kvf_pages_are_idle64(NULL, 1, &wide, 1, NULL), -EINVAL);
     cr_assert_eq(kvf_page_lender(NULL, 1, 0, &room), -EINVAL);

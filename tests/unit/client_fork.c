@@ -51,6 +51,7 @@ static void ask_everything(struct world *w, kvf_room room)
     CHILD_EXPECT(kvf_reattach(c, 0), -KVF_E_FORKED);
     CHILD_EXPECT(kvf_region_register(c, &region, &number), -KVF_E_FORKED);
     CHILD_EXPECT(kvf_region_unregister(c, w->memory.region), -KVF_E_FORKED);
+    CHILD_EXPECT(kvf_last_refusal(c, NULL, 0), -KVF_E_FORKED);
     CHILD_EXPECT(kvf_group_register(c, &group, &number), -KVF_E_FORKED);
     CHILD_EXPECT(kvf_pool_addr(w->memory.pool) == NULL, 1);
 }

@@ -73,7 +73,7 @@ Test(client_region, memory_is_checked_before_the_daemon_is_asked)
     o.planes = NULL;
     expect(&w, &o, -EINVAL);
     o = good_region(fd, planes);
-    o.pad_[2] = 1;
+    o.pad_[1] = 1;
     expect(&w, &o, -KVF_E_OPTION);
     o = good_region(fd, planes);
     o.size_bytes--;

@@ -1,0 +1,391 @@
+/* One live registration per memory object. An engine that is started again brings the memory of the one that
+ * died: it gets it when nothing can touch it any more, and not before; whoever cannot have it is told why. */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/daemon/engine.h"
+
+#define WAIT_MS 12000u
+#define PAGES 300
+#define CANARY 0x5d
+#define LINE 4096u
+
+static const struct geometry geometry = SIXTEEN_BY_FOUR;
+
+static struct daemon *prefill;
+static struct daemon *decode;
+
+static void start_daemons(void)
+{
+    struct daemon **daemons[] = {&prefill, &decode};
+    const char *names[] = {"prefill", "decode"};
+    for (int i = 0; i < 2; i++) {
+        *daemons[i] = daemon_start(names[i], "--tcp-placement", "posted", "--lane-rate", "50",
+                                   "--liveness-ms", is_sanitized_build() ? "3000" : "600",
+                                   "--cooperative-ms", "300", "--fence-ms", "1000", NULL);
+    }
+}
+
+/* ---- engines that die ------------------------------------------------------------------------------------------ */
+
+/* argv: socket, address of the other daemon, key, what. Says its pool's number, then "open". */
+static int role_holder(int argc, char **argv)
+{
+    struct daemon own = {.name = "holder"};
+    struct daemon other = {.name = "other"};
+    char line[32];
+    CHECK_IS(argc, 4, "arguments");
+    snprintf(own.socket_path, sizeof own.socket_path, "%s", argv[0]);
+    snprintf(other.listen, sizeof other.listen, "%s", argv[1]);
+    struct engine *e = engine_start(&own, &geometry, 0);
+    kvf_room in = engine_sink(e, strtoull(argv[2], NULL, 10), 0, PAGES, &other);
+    if (strcmp(argv[3], "gpu") == 0) {
+        CHECK_CODE(kvf_lease(e->client, in, KVF_KIND_GPU), 0, "lease");
+    }
+    snprintf(line, sizeof line, "%d", kvf_pool_fd(e->pool));
+    role_say(line);
+    role_wait(line, sizeof line);
+    if (strcmp(line, "detach") == 0) {
+        CHECK_CODE(kvf_detach(e->client, 100, NULL), -ETIMEDOUT, "detach with a lease out");
+        role_say("detached");
+    }
+    for (;;) {
+        pause();
+    }
+}
+
+/* argv: socket, path of the memory. Waits for the memory, for ever if it must. */
+static int role_waiter(int argc, char **argv)
+{
+    struct daemon own = {.name = "waiter"};
+    CHECK_IS(argc, 2, "arguments");
+    snprintf(own.socket_path, sizeof own.socket_path, "%s", argv[0]);
+    kvf_client *client = client_attach(&own, 4);
+    struct kvf_plane plane = {.stride = LINE, .page_bytes = LINE};
+    struct kvf_region_opts opts = {.size_bytes = sizeof opts,
+                                   .fd = open(argv[1], O_RDWR | O_CLOEXEC),
+                                   .memory_bytes = 16 * LINE,
+                                   .page_count = 16,
+                                   .planes = &plane,
+                                   .plane_count = 1,
+                                   .timeout_ms = 3600000};
+    uint32_t region;
+    role_say("waits");
+    (void)kvf_region_register(client, &opts, &region);
+    role_say("back");
+    for (;;) {
+        pause();
+    }
+}
+
+struct holder {
+    struct helper *helper;
+    char path[64]; /* of its memory */
+    int fd;        /* ours */
+};
+
+static struct holder holder_start(uint64_t key, const char *what)
+{
+    struct holder h;
+    char key_text[32];
+    char line[64];
+    snprintf(key_text, sizeof key_text, "%llu", (unsigned long long)key);
+    h.helper =
+        helper_start("holder", decode->socket_path, prefill->listen, key_text, what, NULL);
+    helper_read(h.helper, line, sizeof line, WAIT_MS);
+    snprintf(h.path, sizeof h.path, "/proc/%d/fd/%d", (int)h.helper->pid, atoi(line));
+    h.fd = open(h.path, O_RDWR | O_CLOEXEC);
+    CHECK(h.fd >= 0, "%s: %s", h.path, strerror(errno));
+    return h;
+}
+
+struct part {
+    kvf_client *client;
+    int fd;
+    uint64_t off;
+    uint64_t bytes;
+    uint32_t timeout_ms;
+    int rc;
+    uint32_t region;
+    uint64_t took_ms;
+    _Atomic bool is_back;
+};
+
+static void register_part(struct part *p)
+{
+    struct kvf_plane plane = {.stride = LINE, .page_bytes = LINE};
+    struct kvf_region_opts opts = {.size_bytes = sizeof opts,
+                                   .fd = p->fd,
+                                   .memory_off = p->off,
+                                   .memory_bytes = p->bytes,
+                                   .page_count = p->bytes / LINE,
+                                   .planes = &plane,
+                                   .plane_count = 1,
+                                   .timeout_ms = p->timeout_ms};
+    uint64_t start_ns = now_ns();
+    p->rc = kvf_region_register(p->client, &opts, &p->region);
+    p->took_ms = (now_ns() - start_ns) / 1000000u;
+    atomic_store_explicit(&p->is_back, true, memory_order_release);
+}
+
+static void *register_thread(void *ctx)
+{
+    register_part(ctx);
+    return NULL;
+}
+
+static void expect_refused(struct part *p, int code, const char *text)
+{
+    char said[232];
+    CHECK_CODE(p->rc, -code, "register");
+    CHECK_CODE(kvf_last_refusal(p->client, said, sizeof said), 0, "last refusal");
+    CHECK(strstr(said, text) != NULL, "says \"%s\" and not \"%s\"", said, text);
+}
+
+static void part_leave(struct part *p)
+{
+    if (p->rc == 0) {
+        CHECK_CODE(kvf_region_unregister(p->client, p->region), 0, "unregister");
+    }
+    CHECK_CODE(kvf_detach(p->client, 5000, NULL), 0, "detach");
+}
+
+/* ---- cases ------------------------------------------------------------------------------------------------------- */
+
+/* The writer's daemon is frozen with bytes under way: only a fence proves the dead engine's room, and until then
+ * its memory is nobody's. */
+static void restarted_engine_waits(void)
+{
+    start_daemons();
+    struct engine *from = engine_start(prefill, &geometry, 0);
+    uint64_t key = key_next();
+    struct holder h = holder_start(key, "plain");
+    kvf_room out = engine_source(from, key);
+    engine_submit(from, out, 0, PAGES, 0, true);
+    WAIT_FOR(daemon_stat(decode, "bytes_placed_total") > 10 * from->page_bytes, WAIT_MS,
+             "nothing was placed");
+    daemon_signal(prefill, SIGSTOP);
+    CHECK(kill(prefill->worker, SIGSTOP) == 0, "stop");
+    helper_kill(h.helper);
+    uint64_t start_ns = now_ns();
+    struct part whole = {
+        .client = client_attach(decode, 4), .fd = h.fd, .bytes = geometry_bytes(&geometry)};
+    register_part(&whole);
+    CHECK_CODE(whole.rc, 0, "the restarted engine's memory");
+    uint64_t took_ms = (now_ns() - start_ns) / 1000000u;
+    uint64_t bound_ms = daemon_stat(decode, "bound_usual_us") / 1000u;
+    test_say("the memory of the dead engine was free after %llu ms, the bound is %llu ms",
+             (unsigned long long)took_ms, (unsigned long long)bound_ms);
+    CHECK_IS(daemon_stat(decode, "rooms_closing") + daemon_stat(decode, "rooms_fencing"), 0,
+             "rooms that are not proven");
+    CHECK(!is_timed_build() || took_ms <= bound_ms + 500, "over the bound");
+    CHECK_IS(daemon_stat(decode, "fences_total"), 1, "fences, without which nothing is proven");
+    /* A fresh ledger, and no byte of the thawed writer. */
+    int32_t pages[16];
+    pages_count_up(pages, 16, 0);
+    CHECK_IS(kvf_pages_are_idle(whole.client, whole.region, pages, 16, NULL), 1,
+             "fresh ledger");
+    unsigned char block[LINE];
+    memset(block, CANARY, sizeof block);
+    for (uint64_t at = 0; at < whole.bytes; at += LINE) {
+        CHECK(pwrite(h.fd, block, LINE, (off_t)at) == (ssize_t)LINE, "write");
+    }
+    CHECK(kill(prefill->worker, SIGCONT) == 0, "continue");
+    daemon_signal(prefill, SIGCONT);
+    room_expect(from, out, KVF_FAILED, WAIT_MS);
+    sleep_us(500000);
+    for (uint64_t at = 0; at < whole.bytes; at += LINE) {
+        CHECK(pread(h.fd, block, LINE, (off_t)at) == (ssize_t)LINE, "read");
+        for (uint32_t i = 0; i < LINE; i++) {
+            CHECK(block[i] == CANARY, "a byte of the dead engine's room landed at %llu",
+                  (unsigned long long)at + i);
+        }
+    }
+    room_release(from, out);
+    part_leave(&whole);
+    close(h.fd);
+    engine_stop(from);
+    daemons_stop();
+}
+
+static void living_engine_is_not_waited_for(void)
+{
+    start_daemons();
+    struct holder h = holder_start(key_next(), "plain");
+    const struct {
+        uint64_t off;
+        uint64_t bytes;
+        bool is_taken;
+    } parts[] = {
+        {0, 16 * LINE, true}, {LINE, LINE, true}, {0, geometry_bytes(&geometry), true}};
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        struct part p = {.client = client_attach(decode, 4),
+                         .fd = h.fd,
+                         .off = parts[i].off,
+                         .bytes = parts[i].bytes};
+        register_part(&p);
+        expect_refused(&p, KVF_E_MEMORY_REGISTERED, "live registration by client 0");
+        CHECK(p.took_ms < 1000, "refused after %llu ms", (unsigned long long)p.took_ms);
+        part_leave(&p);
+    }
+    /* Other memory is nobody's business. */
+    struct part own = {.client = client_attach(decode, 4), .bytes = 16 * LINE};
+    kvf_pool *pool = pool_make(32 * LINE);
+    own.fd = kvf_pool_fd(pool);
+    register_part(&own);
+    CHECK_CODE(own.rc, 0, "other memory");
+    /* The other half of the same object is free, the same half is not. */
+    struct part half = {
+        .client = client_attach(decode, 4), .fd = own.fd, .off = 16 * LINE, .bytes = 16 * LINE};
+    register_part(&half);
+    CHECK_CODE(half.rc, 0, "the other half");
+    struct part both = {.client = client_attach(decode, 4), .fd = own.fd, .bytes = 17 * LINE};
+    register_part(&both);
+    expect_refused(&both, KVF_E_MEMORY_REGISTERED, "live registration");
+    part_leave(&both);
+    part_leave(&half);
+    part_leave(&own);
+    kvf_pool_destroy(pool);
+    helper_kill(h.helper);
+    close(h.fd);
+    daemons_stop();
+}
+
+/* The engine has left with a lease out and lives on: its memory is waited for as long as was said; the others are
+ * served meanwhile. */
+static void waiting_ends_with_its_deadline(void)
+{
+    start_daemons();
+    struct engine *from = engine_start(prefill, &geometry, 0);
+    struct engine *to = engine_start(decode, &geometry, 0);
+    struct holder h = holder_start(key_next(), "gpu");
+    helper_say(h.helper, "detach");
+    helper_expect(h.helper, "detached", WAIT_MS);
+    struct part p = {
+        .client = client_attach(decode, 4), .fd = h.fd, .bytes = 16 * LINE, .timeout_ms = 700};
+    pthread_t thread;
+    CHECK_IS(pthread_create(&thread, NULL, register_thread, &p), 0, "thread");
+    sleep_us(100000);
+    transfer_once(from, to, key_next(), 0, 20);
+    struct engine *late = engine_start(decode, &geometry, 0);
+    CHECK(!atomic_load_explicit(&p.is_back, memory_order_acquire), "it did not wait: %d", p.rc);
+    engine_stop(late);
+    pthread_join(thread, NULL);
+    expect_refused(&p, KVF_E_MEMORY_REGISTERED, "the time to wait for it is over");
+    CHECK(p.took_ms >= 690 && p.took_ms < 3000, "refused after %llu ms",
+          (unsigned long long)p.took_ms);
+    part_leave(&p);
+
+    /* A waiter that dies leaves nothing. */
+    uint64_t clients = daemon_stat(decode, "clients");
+    struct helper *waiter = helper_start("waiter", decode->socket_path, h.path, NULL);
+    helper_expect(waiter, "waits", WAIT_MS);
+    WAIT_FOR(daemon_stat(decode, "clients") == clients + 1, 2000, "not attached");
+    sleep_us(100000);
+    helper_kill(waiter);
+    WAIT_FOR(daemon_stat(decode, "clients") == clients, 2000, "the dead waiter is still known");
+
+    /* The memory goes into quarantine under the eyes of one who waits. */
+    p = (struct part){.client = client_attach(decode, 4), .fd = h.fd, .bytes = 16 * LINE};
+    CHECK_IS(pthread_create(&thread, NULL, register_thread, &p), 0, "thread");
+    sleep_us(100000);
+    CHECK(!atomic_load_explicit(&p.is_back, memory_order_acquire), "it did not wait: %d", p.rc);
+    helper_kill(h.helper);
+    pthread_join(thread, NULL);
+    expect_refused(&p, KVF_E_QUARANTINED, "generation 1");
+    char said[20];
+    CHECK_CODE(kvf_last_refusal(p.client, said, sizeof said), 0, "last refusal");
+    CHECK(strlen(said) == sizeof said - 1u, "a short buffer is filled and terminated");
+    /* And at once for who comes later. */
+    register_part(&p);
+    expect_refused(&p, KVF_E_QUARANTINED, "release-quarantine");
+    CHECK(p.took_ms < 1000, "refused after %llu ms", (unsigned long long)p.took_ms);
+    part_leave(&p);
+    close(h.fd);
+    engine_stop(from);
+    engine_stop(to);
+    daemon_stop(prefill);
+    daemon_signal(decode, SIGTERM);
+    CHECK_IS(daemon_wait(decode, 8000), 4, "exit status of a daemon with a quarantine");
+}
+
+/* Two wait for the same memory: one gets it, the other one is told that it is taken. And a daemon that stops lets
+ * nobody wait. */
+static void two_wait(void)
+{
+    start_daemons();
+    struct holder h = holder_start(key_next(), "gpu");
+    helper_say(h.helper, "detach");
+    helper_expect(h.helper, "detached", WAIT_MS);
+    struct part parts[2];
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++) {
+        parts[i] = (struct part){.client = client_attach(decode, 4),
+                                 .fd = h.fd,
+                                 .off = (uint64_t)i * 8 * LINE, /* they share half */
+                                 .bytes = 16 * LINE,
+                                 .timeout_ms = 8000};
+        CHECK_IS(pthread_create(&threads[i], NULL, register_thread, &parts[i]), 0, "thread");
+    }
+    sleep_us(200000);
+    daemon_signal(decode, SIGTERM);
+    for (int i = 0; i < 2; i++) {
+        pthread_join(threads[i], NULL);
+        CHECK(parts[i].rc == -ESHUTDOWN || parts[i].rc == -KVF_E_DAEMON_GONE,
+              "who waits for a daemon that stops: %d %s", parts[i].rc,
+              kvf_code_name_of(parts[i].rc));
+        CHECK(parts[i].took_ms < 3000, "after %llu ms", (unsigned long long)parts[i].took_ms);
+        CHECK_CODE(kvf_detach(parts[i].client, 15000, NULL), 0, "detach");
+    }
+    CHECK_IS(daemon_wait(decode, 12000), 4, "exit status with a lease out");
+    helper_kill(h.helper);
+    close(h.fd);
+
+    daemon_start_again(decode);
+    h = holder_start(key_next(), "plain");
+    daemon_signal(decode, SIGSTOP); /* the supervisor: it hears of the death when both wait */
+    helper_kill(h.helper);
+    for (int i = 0; i < 2; i++) {
+        parts[i] = (struct part){.fd = h.fd, .off = (uint64_t)i * 8 * LINE, .bytes = 16 * LINE};
+    }
+    daemon_signal(decode, SIGCONT);
+    for (int i = 0; i < 2; i++) {
+        parts[i].client = client_attach(decode, 4);
+        CHECK_IS(pthread_create(&threads[i], NULL, register_thread, &parts[i]), 0, "thread");
+    }
+    int got = 0;
+    for (int i = 0; i < 2; i++) {
+        pthread_join(threads[i], NULL);
+        got += parts[i].rc == 0;
+    }
+    CHECK_IS(got, 1, "registrations that share a page");
+    expect_refused(&parts[parts[0].rc == 0 ? 1 : 0], KVF_E_MEMORY_REGISTERED,
+                   "live registration");
+    for (int i = 0; i < 2; i++) {
+        part_leave(&parts[i]);
+    }
+    close(h.fd);
+    daemons_stop();
+}
+
+int main(int argc, char **argv)
+{
+    static const struct test_role roles[] = {
+        {"holder", role_holder}, {"waiter", role_waiter}, {NULL, NULL}};
+    static const struct test_case cases[] = {
+        {"h12_a_restarted_engine_gets_its_memory_only_when_the_dead_ones_rooms_are_proven",
+         restarted_engine_waits, 0},
+        {"memory_of_a_living_engine_is_refused_at_once", living_engine_is_not_waited_for, 0},
+        {"who_waits_for_memory_is_answered_at_its_deadline_or_by_a_quarantine",
+         waiting_ends_with_its_deadline, 0},
+        {"of_two_who_wait_for_one_page_one_gets_it_and_a_stop_ends_the_wait", two_wait, 60},
+        {NULL, NULL, 0}};
+    return test_main(argc, argv, cases, roles);
+}
