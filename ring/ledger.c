@@ -19,10 +19,6 @@ _Atomic uint64_t *kvf_ledger_words(struct kvf_ledger_shm *shm)
 void kvf_ledger_format(struct kvf_ledger_shm *shm, uint64_t page_count, uint32_t region)
 {
     *shm = (struct kvf_ledger_shm){.page_count = page_count, .region = region};
-    _Atomic uint64_t *words = kvf_ledger_words(shm);
-    for (uint64_t page = 0; page < page_count; page++) {
-        atomic_store_explicit(&words[page], 0, memory_order_relaxed);
-    }
     /* S1 (release): whoever reads the magic sees the words of idle pages behind it. */
     atomic_store_explicit(&shm->magic, KVF_LEDGER_MAGIC, memory_order_release);
 }

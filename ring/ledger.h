@@ -54,6 +54,7 @@ static inline uint32_t kvf_ledger_readers(uint64_t word)
 }
 
 uint64_t kvf_ledger_bytes(uint64_t page_count);
+/* Of fresh memory, which reads as zero: its words are those of idle pages. */
 void kvf_ledger_format(struct kvf_ledger_shm *shm, uint64_t page_count, uint32_t region);
 _Atomic uint64_t *kvf_ledger_words(struct kvf_ledger_shm *shm);
 

@@ -70,7 +70,7 @@ static int is_beyond_machine(uint64_t bytes)
     return pages > 0 && page_bytes > 0 && bytes / (uint64_t)page_bytes > (uint64_t)pages;
 }
 
-int kvf_memory_create(const char *name, uint64_t bytes, int *ret_fd)
+int kvf_memory_begin(const char *name, uint64_t bytes, int *ret_fd)
 {
     if (bytes == 0) {
         return -EINVAL;
@@ -82,10 +82,42 @@ int kvf_memory_create(const char *name, uint64_t bytes, int *ret_fd)
     if (fd < 0) {
         return -errno;
     }
-    int err = kvf_memory_reserve(fd, round_up(bytes, KVF_PAGE_BYTES));
-    if (err == 0 && fcntl(fd, F_ADD_SEALS, KVF_SEGMENT_SEALS) != 0) {
-        err = -errno;
+    if (ftruncate(fd, (off_t)round_up(bytes, KVF_PAGE_BYTES)) != 0) {
+        int err = -errno;
+        close(fd);
+        return err;
     }
+    *ret_fd = fd;
+    return 0;
+}
+
+int kvf_memory_grow(int fd, uint64_t bytes, uint64_t *off)
+{
+    uint64_t whole = round_up(bytes, KVF_PAGE_BYTES);
+    uint64_t left = whole - *off;
+    uint64_t step = left < KVF_RESERVE_STEP_BYTES ? left : KVF_RESERVE_STEP_BYTES;
+    int err = reserve_step(fd, *off, step);
+    if (err != 0) {
+        return err;
+    }
+    *off += step;
+    if (*off < whole) {
+        return 1;
+    }
+    return fcntl(fd, F_ADD_SEALS, KVF_SEGMENT_SEALS) == 0 ? 0 : -errno;
+}
+
+int kvf_memory_create(const char *name, uint64_t bytes, int *ret_fd)
+{
+    int fd = -1;
+    uint64_t off = 0;
+    int err = kvf_memory_begin(name, bytes, &fd);
+    if (err != 0) {
+        return err;
+    }
+    do {
+        err = kvf_memory_grow(fd, bytes, &off);
+    } while (err == 1);
     if (err != 0) {
         close(fd);
         return err;

@@ -56,6 +56,11 @@ int kvf_memory_reserve(int fd, uint64_t bytes);
 /* Plain memory: a sealed memfd of `bytes` (rounded up to a page), reserved. -EINVAL for 0 bytes, -ENOMEM
  * (more than the machine has, too), -errno. */
 int kvf_memory_create(const char *name, uint64_t bytes, int *ret_fd);
+/* The same in steps, for who must not be held up: begin, then grow from *off = 0 until it answers 0 (whole
+ * and sealed). 1: a step of at most 16 MiB was made, and there are more. Until then the memory is not to be
+ * handed on. */
+int kvf_memory_begin(const char *name, uint64_t bytes, int *ret_fd);
+int kvf_memory_grow(int fd, uint64_t bytes, uint64_t *off);
 /* Maps [off, off + bytes) of a descriptor shared. -EINVAL unless it lies in the file and off is a
  * multiple of the page size. */
 int kvf_memory_map(int fd, uint64_t off, uint64_t bytes, bool writable, bool dont_fork,

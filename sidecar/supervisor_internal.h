@@ -27,9 +27,11 @@ enum told { TOLD_NOT = 0, TOLD_SENT, TOLD_ANSWERED };
 
 struct sup_region {
     uint32_t handle;
-    int memory_fd; /* ours while registered */
-    int ledger_fd; /* ours; the client has a duplicate */
-    uint64_t dev;  /* the memory object and the range in it that is registered */
+    int memory_fd;   /* ours while registered */
+    int ledger_fd;   /* ours; the client has a duplicate */
+    bool is_growing; /* its ledger is being made, step by step; the worker is told after that */
+    uint64_t ledger_off; /* so far */
+    uint64_t dev;        /* the memory object and the range in it that is registered */
     uint64_t ino;
     uint64_t memory_off;
     uint64_t memory_bytes;
@@ -180,6 +182,7 @@ struct kvf_supervisor {
 
     uint64_t parked_look_ns; /* next look at registrations that wait */
     bool is_memory_free;     /* some registration has gone since */
+    bool has_growing;        /* some ledger is being made */
     uint32_t departed_next;
     struct sup_departed departed[KVF_DEPARTED_MAX]; /* the oldest is overwritten */
 

@@ -219,20 +219,36 @@ static uint32_t refuse_way(const struct in_the_way *way, const char **ret_text)
 
 /* ---- ledger ------------------------------------------------------------------------------------------------------ */
 
-static uint32_t create_ledger(struct sup_region *r)
+static int format_ledger(const struct sup_region *r)
 {
-    uint64_t bytes = kvf_ledger_bytes(r->page_count);
-    int err = kvf_memory_create("kvfence-ledger", bytes, &r->ledger_fd);
     void *addr = NULL;
+    int err =
+        kvf_memory_map(r->ledger_fd, 0, kvf_ledger_bytes(r->page_count), true, true, &addr);
     if (err == 0) {
-        err = kvf_memory_map(r->ledger_fd, 0, bytes, true, true, &addr);
+        kvf_ledger_format(addr, r->page_count, r->handle);
+        kvf_memory_unmap(addr, kvf_ledger_bytes(r->page_count));
     }
-    if (err != 0) {
-        return (uint32_t)-err;
+    return err;
+}
+
+/* A step of it. The largest has half a gigabyte: made at once, it would keep the watchdog and every other engine
+ * waiting. 0: whole; 1: there is more to do; -errno. */
+static int grow_ledger(struct sup_region *r)
+{
+    int err = kvf_memory_grow(r->ledger_fd, kvf_ledger_bytes(r->page_count), &r->ledger_off);
+    r->is_growing = err == 1;
+    return err == 0 ? format_ledger(r) : err;
+}
+
+static uint32_t create_ledger(struct kvf_supervisor *s, struct sup_region *r)
+{
+    int err =
+        kvf_memory_begin("kvfence-ledger", kvf_ledger_bytes(r->page_count), &r->ledger_fd);
+    if (err == 0) {
+        err = grow_ledger(r);
     }
-    kvf_ledger_format(addr, r->page_count, r->handle);
-    kvf_memory_unmap(addr, bytes);
-    return 0;
+    s->has_growing = s->has_growing || err == 1;
+    return err < 0 ? (uint32_t)-err : 0;
 }
 
 /* A ledger handed on at re-attach. Only libraries read it, but one that could shrink would kill its
@@ -312,13 +328,14 @@ static uint32_t choose_handle(struct sup_client *c, struct sup_region *r, bool h
 }
 
 /* Nobody is in the way: it gets its handle and ledger, and the worker is told. */
-static uint32_t take_in(struct sup_client *c, struct sup_region *r, const char **ret_text)
+static uint32_t take_in(struct kvf_supervisor *s, struct sup_client *c, struct sup_region *r,
+                        const char **ret_text)
 {
     bool has_ledger = r->ledger_fd >= 0;
     *ret_text = NULL;
     uint32_t code = choose_handle(c, r, has_ledger, ret_text);
     if (code == 0) {
-        code = has_ledger ? check_ledger(r, ret_text) : create_ledger(r);
+        code = has_ledger ? check_ledger(r, ret_text) : create_ledger(s, r);
     }
     if (code == 0) {
         c->regions[r->handle & SLOT_MASK] = r;
@@ -347,7 +364,7 @@ static uint32_t place(struct kvf_supervisor *s, struct sup_client *c, struct sup
     }
     struct in_the_way way = find_in_the_way(s, r);
     if (way.client == NULL) {
-        return take_in(c, r, ret_text);
+        return take_in(s, c, r, ret_text);
     }
     if (!way.is_leaving || way.is_quarantined) {
         *ret_lender = room_handle(&way);
@@ -416,7 +433,7 @@ static void look(struct kvf_supervisor *s, struct sup_client *c)
     if (s->is_stopping) {
         code = ESHUTDOWN;
     } else if (way.client == NULL) {
-        code = take_in(c, r, &text);
+        code = take_in(s, c, r, &text);
     } else if (way.is_leaving && !way.is_quarantined && !is_over) {
         return;
     } else {
@@ -434,8 +451,41 @@ static void look(struct kvf_supervisor *s, struct sup_client *c)
     kvf_sup_sync(s);
 }
 
+/* The next step of one ledger, if there is one to make. */
+static bool grow_one(struct kvf_supervisor *s, struct sup_client *c)
+{
+    for (uint32_t slot = 0; slot < KVF_REGIONS_PER_CLIENT_MAX; slot++) {
+        struct sup_region *r = c->regions[slot];
+        if (r == NULL || !r->is_growing || c->is_closing) {
+            continue;
+        }
+        int err = grow_ledger(r);
+        if (err < 0) {
+            uint32_t serial = c->pending_serial;
+            kvf_sup_region_free(s, c, slot);
+            c->pending_op = 0;
+            kvf_sup_refuse(s, c, serial, (uint32_t)-err, 0, NULL);
+        } else if (err == 0) {
+            kvf_sup_sync(s);
+        }
+        return true;
+    }
+    return false;
+}
+
+static void grow(struct kvf_supervisor *s)
+{
+    s->has_growing = false;
+    for (uint32_t i = 0; i < s->config.clients && !s->has_growing; i++) {
+        s->has_growing = s->clients[i].is_used && grow_one(s, &s->clients[i]);
+    }
+}
+
 void kvf_sup_regions_look(struct kvf_supervisor *s)
 {
+    if (s->has_growing) {
+        grow(s);
+    }
     if (!s->is_memory_free && s->now_ns < kvf_sup_regions_deadline(s)) {
         return;
     }
@@ -450,7 +500,7 @@ void kvf_sup_regions_look(struct kvf_supervisor *s)
 
 uint64_t kvf_sup_regions_deadline(const struct kvf_supervisor *s)
 {
-    uint64_t deadline_ns = UINT64_MAX;
+    uint64_t deadline_ns = s->has_growing ? s->now_ns : UINT64_MAX;
     for (uint32_t i = 0; i < s->config.clients; i++) {
         const struct sup_client *c = &s->clients[i];
         if (c->is_used && c->parked != NULL) {

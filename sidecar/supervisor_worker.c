@@ -344,7 +344,7 @@ static bool sync_regions(struct kvf_supervisor *s, struct sup_client *c)
         if (r == NULL) {
             continue;
         }
-        if (r->add == TOLD_NOT && !c->is_closing && !send_region(s, c, r)) {
+        if (r->add == TOLD_NOT && !r->is_growing && !c->is_closing && !send_region(s, c, r)) {
             return false;
         }
         struct kvf_link_msg remove = {

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "tests/daemon/engine.h"
@@ -375,6 +377,78 @@ static void two_wait(void)
     daemons_stop();
 }
 
+struct largest {
+    struct part *part;
+    const struct kvf_region_opts *opts;
+};
+
+static void *register_largest(void *ctx)
+{
+    struct largest *l = ctx;
+    uint64_t start_ns = now_ns();
+    l->part->rc = kvf_region_register(l->part->client, l->opts, &l->part->region);
+    l->part->took_ms = (now_ns() - start_ns) / 1000000u;
+    atomic_store_explicit(&l->part->is_back, true, memory_order_release);
+    return NULL;
+}
+
+/* The supervisor alone answers it, at once if it is there. */
+static int connect_and_say_nonsense(void)
+{
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+    snprintf(addr.sun_path, sizeof addr.sun_path, "%.100s", decode->socket_path);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    CHECK(fd >= 0 && connect(fd, (struct sockaddr *)&addr, sizeof addr) == 0, "connect");
+    CHECK(send(fd, "nonsense", 8, MSG_NOSIGNAL) == 8, "send");
+    return fd;
+}
+
+/* 67,108,864 pages of one byte: a ledger of half a gigabyte. Whoever attaches meanwhile waits for a step of it. */
+static void largest_ledger(void)
+{
+    decode = daemon_start("decode", NULL);
+    kvf_pool *pool = pool_make(64 * MIB);
+    kvf_client *client = client_attach(decode, 4);
+    struct kvf_plane plane = {.stride = 1, .page_bytes = 1};
+    struct kvf_region_opts opts = {.size_bytes = sizeof opts,
+                                   .fd = kvf_pool_fd(pool),
+                                   .memory_bytes = 64 * MIB,
+                                   .page_count = 64 * MIB,
+                                   .planes = &plane,
+                                   .plane_count = 1};
+    struct part p = {.client = client};
+    struct largest l = {.part = &p, .opts = &opts};
+    pthread_t thread;
+    CHECK_IS(pthread_create(&thread, NULL, register_largest, &l), 0, "thread");
+    uint64_t longest_ns = 0;
+    uint32_t count = 0;
+    while (!atomic_load_explicit(&p.is_back, memory_order_acquire)) {
+        uint64_t start_ns = now_ns();
+        char byte = 0;
+        int fd = connect_and_say_nonsense();
+        CHECK_IS(recv(fd, &byte, 1, 0), 1, "the refusal");
+        close(fd);
+        uint64_t took_ns = now_ns() - start_ns;
+        longest_ns = took_ns > longest_ns ? took_ns : longest_ns;
+        count++;
+        sleep_us(1000);
+    }
+    pthread_join(thread, NULL);
+    CHECK_CODE(p.rc, 0, "register");
+    test_say("the largest ledger took %llu ms; the supervisor answered %u others meanwhile, "
+             "after %llu ms at "
+             "most",
+             (unsigned long long)p.took_ms, count, (unsigned long long)longest_ns / 1000000u);
+    CHECK(count >= 5, "it answered nobody meanwhile");
+    CHECK(!is_timed_build() || longest_ns < UINT64_C(250000000),
+          "somebody waited for all of it");
+    const int64_t last = 64 * (int64_t)MIB - 1;
+    CHECK_IS(kvf_pages_are_idle64(client, p.region, &last, 1, NULL), 1, "the last page");
+    part_leave(&p);
+    kvf_pool_destroy(pool);
+    daemons_stop();
+}
+
 int main(int argc, char **argv)
 {
     static const struct test_role roles[] = {
@@ -386,6 +460,7 @@ int main(int argc, char **argv)
         {"who_waits_for_memory_is_answered_at_its_deadline_or_by_a_quarantine",
          waiting_ends_with_its_deadline, 0},
         {"of_two_who_wait_for_one_page_one_gets_it_and_a_stop_ends_the_wait", two_wait, 60},
+        {"the_largest_ledger_is_made_in_steps_that_hold_up_nobody", largest_ledger, 60},
         {NULL, NULL, 0}};
     return test_main(argc, argv, cases, roles);
 }
