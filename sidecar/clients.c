@@ -264,6 +264,16 @@ void kvf_clients_fail(struct kvf_clients *clients, uint64_t now_ns, uint32_t cli
     clients->host.bad_fn(clients->host.ctx, client, code);
 }
 
+uint32_t kvf_clients_client_of(const struct kvf_clients *clients, const struct kvf_job *job)
+{
+    for (uint32_t i = 0; i < clients->config.clients_max; i++) {
+        if (&clients->table[i].job == job) {
+            return i;
+        }
+    }
+    return KVF_NONE;
+}
+
 /* ---- turns ----------------------------------------------------------------------------------------- */
 
 static uint32_t take_commands(struct kvf_clients *all, struct client *c, uint64_t now_ns)

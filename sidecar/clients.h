@@ -57,6 +57,8 @@ void kvf_clients_fail(struct kvf_clients *clients, uint64_t now_ns, uint32_t cli
                       uint32_t code, const char *why);
 
 bool kvf_clients_job_back(struct kvf_clients *clients, uint64_t now_ns, struct kvf_job *job);
+/* Whose job this is; KVF_NONE: none of ours. */
+uint32_t kvf_clients_client_of(const struct kvf_clients *clients, const struct kvf_job *job);
 
 /* Commands, aborts and returned leases of all clients, within their budgets. Returns how many things
  * were taken: 0 means that nothing waited. */

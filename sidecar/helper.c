@@ -17,8 +17,10 @@ struct job_list {
 struct kvf_helper {
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    struct job_list todo; /* under lock */
-    struct job_list back; /* under lock */
+    struct job_list todo;          /* under lock */
+    struct job_list back;          /* under lock */
+    const struct kvf_job *at_work; /* under lock; NULL: none */
+    uint64_t through_count;        /* under lock: jobs whose work_fn has returned */
     pthread_t thread;
     int event_fd;
 };
@@ -58,9 +60,12 @@ static void *run(void *arg)
             pthread_cond_wait(&h->wake, &h->lock);
             continue;
         }
+        h->at_work = job;
         pthread_mutex_unlock(&h->lock);
         job->work_fn(job);
         pthread_mutex_lock(&h->lock);
+        h->at_work = NULL;
+        h->through_count++;
         list_push(&h->back, job);
         uint64_t one = 1;
         ssize_t put = write(h->event_fd, &one, sizeof(one));
@@ -123,6 +128,15 @@ struct kvf_job *kvf_helper_take(struct kvf_helper *helper)
         ssize_t got = read(helper->event_fd, &count, sizeof(count));
         (void)got;
     }
+    pthread_mutex_unlock(&helper->lock);
+    return job;
+}
+
+const struct kvf_job *kvf_helper_oldest(struct kvf_helper *helper, uint64_t *ret_seq)
+{
+    pthread_mutex_lock(&helper->lock);
+    const struct kvf_job *job = helper->at_work != NULL ? helper->at_work : helper->todo.head;
+    *ret_seq = helper->through_count + 1u;
     pthread_mutex_unlock(&helper->lock);
     return job;
 }

@@ -5,6 +5,8 @@
 #ifndef KVF_SIDECAR_HELPER_H
 #define KVF_SIDECAR_HELPER_H
 
+#include <stdint.h>
+
 struct kvf_helper;
 
 struct kvf_job { /* first member of what the caller allocates */
@@ -19,5 +21,9 @@ int kvf_helper_fd(const struct kvf_helper *helper);
 void kvf_helper_push(struct kvf_helper *helper, struct kvf_job *job);
 /* A job whose work_fn has returned, in order of push; NULL: none. Clears the descriptor. */
 struct kvf_job *kvf_helper_take(struct kvf_helper *helper);
+
+/* The job that the others wait for: at work, or next. NULL: none. It stays the helper's: for comparing only.
+ * ret_seq: its number, from 1; who finds the same number for long knows that the thread stands still. */
+const struct kvf_job *kvf_helper_oldest(struct kvf_helper *helper, uint64_t *ret_seq);
 
 #endif

@@ -44,8 +44,9 @@ enum kvf_link_op {
     KVF_LINK_REGION_REMOVED, /* .code */
     KVF_LINK_GROUP_ADDED,    /* .region: its handle, .code */
     KVF_LINK_GROUP_SKIPPED,  /* .code */
-    KVF_LINK_ESCALATE,       /* .value: lane whose fence missed its deadline: end this worker */
-    KVF_LINK_OPERATED,       /* struct kvf_link_operated, .value: which OPERATE, .code */
+    KVF_LINK_ESCALATE, /* end this worker. .code 0: the fence of lane .value missed its deadline; else: a
+                          call on the memory of .client does not return, and the next worker must not make it */
+    KVF_LINK_OPERATED, /* struct kvf_link_operated, .value: which OPERATE, .code */
     KVF_LINK_STOPPED, /* .value: rooms that were ended by the shutdown, .code: still undrained */
 };
 

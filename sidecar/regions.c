@@ -12,6 +12,9 @@
 #include "sidecar/host/log.h"
 
 #define SLOT_MASK 0xffu
+/* Touched in one go; then the helper's other jobs get their turn. An engine that attaches, or a dead one whose
+ * memory is to go, does not wait for the whole of somebody's 80 gigabytes. */
+#define TOUCH_STEP_BYTES (UINT64_C(64) << 20)
 
 struct mapped_region {
     struct kvf_job job;
@@ -26,7 +29,8 @@ struct mapped_region {
     int err;        /* of the job */
     bool is_doomed; /* unmap as soon as the helper gives it back */
     void *base;
-    uint32_t *owners; /* page_count words for the core */
+    uint64_t touched_bytes; /* mapped, and so far touched; memory_bytes: ready */
+    uint32_t *owners;       /* page_count words for the core */
     struct kvf_core_plane *planes;
     struct kvf_transport_region view;
 };
@@ -70,18 +74,29 @@ int kvf_regions_create(uint32_t clients_max, struct kvf_core *core, struct kvf_h
 /* ---- helper thread -------------------------------------------------------------------------------- */
 
 /* Only memory that is all there: touching a sparse file would allocate what the engine never had. */
-static void populate(const struct mapped_region *m)
+static bool is_all_there(int memory_fd)
 {
     struct stat st;
-    if (fstat(m->memory_fd, &st) == 0 &&
-        (uint64_t)st.st_blocks * 512u >= (uint64_t)st.st_size) {
-        (void)kvf_memory_populate(m->base, m->memory_bytes);
-    }
+    return fstat(memory_fd, &st) == 0 && (uint64_t)st.st_blocks * 512u >= (uint64_t)st.st_size;
+}
+
+/* The next step, here, on the helper's time: otherwise the loop pays for each page when it first places into it.
+ * What cannot be touched now is found, and answered, when a transfer needs it. */
+static void touch(struct mapped_region *m)
+{
+    uint64_t left = m->memory_bytes - m->touched_bytes;
+    uint64_t step = left < TOUCH_STEP_BYTES ? left : TOUCH_STEP_BYTES;
+    int err = kvf_memory_populate((unsigned char *)m->base + m->touched_bytes, step);
+    m->touched_bytes += err == 0 ? step : left;
 }
 
 static void map_work(struct kvf_job *job)
 {
     struct mapped_region *m = (struct mapped_region *)job;
+    if (m->base != NULL) {
+        touch(m);
+        return;
+    }
     m->owners = calloc(m->page_count, sizeof(*m->owners));
     m->err = m->owners == NULL ? -ENOMEM : 0;
     if (m->err == 0) {
@@ -89,9 +104,7 @@ static void map_work(struct kvf_job *job)
             kvf_memory_map(m->memory_fd, m->memory_off, m->memory_bytes, true, true, &m->base);
     }
     if (m->err == 0) {
-        /* Here, on the helper's time: otherwise the loop pays for each page when it first places into it.
-         * What cannot be touched now is found, and answered, when a transfer needs it. */
-        populate(m);
+        m->touched_bytes = is_all_there(m->memory_fd) ? 0 : m->memory_bytes;
     }
     close(m->memory_fd); /* the mapping holds the memory from here on */
     m->memory_fd = -1;
@@ -166,6 +179,11 @@ static void map_back(struct kvf_regions *regions, struct mapped_region *m)
     if (err == 0 && m->is_doomed) {
         err = -KVF_E_CLIENT_DROPPED;
     }
+    if (err == 0 && m->touched_bytes < m->memory_bytes) {
+        kvf_helper_push(regions->helper,
+                        &m->job); /* behind what others have pushed meanwhile */
+        return;
+    }
     if (err == 0) {
         err = kvf_core_region_add(regions->core, m->client, m->handle, m->page_count,
                                   m->plane_count, m->planes, m->owners);
@@ -230,6 +248,16 @@ void kvf_regions_drop_client(struct kvf_regions *regions, uint32_t client)
             m->is_doomed = true;
         }
     }
+}
+
+uint32_t kvf_regions_client_of(const struct kvf_regions *regions, const struct kvf_job *job)
+{
+    for (uint32_t i = 0; i < regions->clients_max * KVF_REGIONS_PER_CLIENT_MAX; i++) {
+        if (&regions->table[i].job == job) {
+            return i / KVF_REGIONS_PER_CLIENT_MAX;
+        }
+    }
+    return KVF_NONE;
 }
 
 uint32_t kvf_regions_held(const struct kvf_regions *regions, uint32_t client)

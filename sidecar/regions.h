@@ -48,6 +48,8 @@ uint32_t kvf_regions_live(const struct kvf_regions *regions);
 
 /* A job of ours came back from the helper; returns false if it is somebody else's. */
 bool kvf_regions_job_back(struct kvf_regions *regions, struct kvf_job *job);
+/* Whose job this is; KVF_NONE: none of ours. */
+uint32_t kvf_regions_client_of(const struct kvf_regions *regions, const struct kvf_job *job);
 
 /* For the transport: NULL unless LIVE. */
 const struct kvf_transport_region *kvf_regions_find(const struct kvf_regions *regions,

@@ -466,7 +466,11 @@ static void take_answer(struct kvf_supervisor *s, const struct kvf_link_msg *msg
         on_ready(s, msg);
         return;
     case KVF_LINK_ESCALATE:
-        kvf_sup_kill_worker(s, "a fence missed its deadline (--fence-ms)");
+        if (has_client && msg->code != 0) {
+            kvf_sup_client_bad(s, c, msg->code); /* its regions are told to no other worker */
+        }
+        kvf_sup_kill_worker(s, msg->code == 0 ? "a fence missed its deadline (--fence-ms)"
+                                              : "its helper stands still");
         return;
     case KVF_LINK_STOPPED:
         on_stopped(s, msg);

@@ -118,6 +118,7 @@ static void tick(struct kvf_worker *w)
             kvf_worker_check_quiet(w,
                                    i); /* rooms of an earlier worker may have been the last */
         }
+        kvf_worker_helper_watch(w);
         kvf_worker_stats_copy(w);
     }
 }

@@ -45,6 +45,10 @@ struct kvf_worker {
     struct kvf_transport *transport;
     struct kvf_control *control;
     struct kvf_helper *helper;
+    uint64_t helper_seq;       /* the job that its others wait for, ... */
+    uint64_t helper_still_ns;  /* ... for so long, */
+    uint64_t helper_looked_ns; /* as of then */
+    bool is_helper_stuck;      /* the supervisor was told */
     struct kvf_clients *clients;
     struct kvf_regions *regions;
     bool is_leaving[KVF_WORKER_CLIENTS_MAX]; /* quiet; its regions are being unmapped */
@@ -103,6 +107,8 @@ void kvf_worker_tell(struct kvf_worker *w, uint32_t op, uint32_t client, uint32_
 void kvf_worker_link_ready(struct kvf_worker *w);
 void kvf_worker_link_flush(struct kvf_worker *w);
 void kvf_worker_helper_ready(struct kvf_worker *w);
+/* The helper's own watchdog: a call on some client's memory that does not return holds up all the others. */
+void kvf_worker_helper_watch(struct kvf_worker *w);
 void kvf_worker_stop_turn(struct kvf_worker *w);
 
 /* worker_operator.c */

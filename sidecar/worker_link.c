@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ring/codes.h"
 #include "sidecar/host/clock.h"
 #include "sidecar/host/log.h"
 #include "sidecar/host/packet.h"
@@ -115,6 +116,38 @@ void kvf_worker_helper_ready(struct kvf_worker *w)
         assert(is_ours);
         (void)is_ours;
     }
+}
+
+/* Ten times what the loop itself may stand still: one job is at most a step of a mapping. Counted in looks that
+ * were not late themselves, as the supervisor does it for the loop. */
+#define HELPER_LIMIT_WATCHDOGS 10u
+#define HELPER_LOOK_MAX_NS (500 * KVF_NS_PER_MS)
+
+void kvf_worker_helper_watch(struct kvf_worker *w)
+{
+    uint64_t seq = 0;
+    const struct kvf_job *job = kvf_helper_oldest(w->helper, &seq);
+    uint64_t since_ns = w->now_ns - w->helper_looked_ns;
+    w->helper_looked_ns = w->now_ns;
+    if (job == NULL || seq != w->helper_seq) {
+        w->helper_seq = seq;
+        w->helper_still_ns = 0;
+        return;
+    }
+    w->helper_still_ns += since_ns < HELPER_LOOK_MAX_NS ? since_ns : HELPER_LOOK_MAX_NS;
+    if (w->is_helper_stuck ||
+        w->helper_still_ns < HELPER_LIMIT_WATCHDOGS * w->config.watchdog_ms * KVF_NS_PER_MS) {
+        return;
+    }
+    w->is_helper_stuck = true;
+    uint32_t client = kvf_regions_client_of(w->regions, job);
+    client = client == KVF_NONE ? kvf_clients_client_of(w->clients, job) : client;
+    kvf_log(KVF_LOG_ERROR,
+            "a call on the memory of client %u does not return; this worker must be ended, "
+            "since the "
+            "other clients wait behind it",
+            client);
+    kvf_worker_tell(w, KVF_LINK_ESCALATE, client, 0, KVF_E_MEMORY_FAULT, 0);
 }
 
 /* ---- messages ---------------------------------------------------------------------------------------------- */

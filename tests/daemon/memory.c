@@ -1,5 +1,6 @@
 /* One live registration per memory object. An engine that is started again brings the memory of the one that
  * died: it gets it when nothing can touch it any more, and not before; whoever cannot have it is told why. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -8,8 +9,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/daemon/engine.h"
@@ -449,6 +452,93 @@ static void largest_ledger(void)
     daemons_stop();
 }
 
+/* ---- the helper ------------------------------------------------------------------------------------------------- */
+
+/* While somebody's gigabyte is being mapped and touched, others attach. */
+static void large_memory_holds_up_nobody(void)
+{
+    enum { ATTACHES = 5 };
+    decode = daemon_start("decode", NULL);
+    kvf_pool *pool = pool_make(768 * MIB);
+    struct part p = {
+        .client = client_attach(decode, 4), .fd = kvf_pool_fd(pool), .bytes = 768 * MIB};
+    pthread_t thread;
+    CHECK_IS(pthread_create(&thread, NULL, register_thread, &p), 0, "thread");
+    uint32_t count = 0;
+    while (!atomic_load_explicit(&p.is_back, memory_order_acquire)) {
+        CHECK_CODE(kvf_detach(client_attach(decode, 4), 5000, NULL), 0, "detach");
+        count++;
+    }
+    pthread_join(thread, NULL);
+    CHECK_CODE(p.rc, 0, "register");
+    test_say("768 MiB were registered in %llu ms; %u clients attached and left meanwhile",
+             (unsigned long long)p.took_ms, count);
+    CHECK(count >= ATTACHES, "they waited for it");
+    part_leave(&p);
+    kvf_pool_destroy(pool);
+    daemons_stop();
+}
+
+/* A thread of that process which is not its first, 0: none yet. */
+static pid_t second_thread(pid_t pid)
+{
+    char path[64];
+    pid_t found = 0;
+    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    DIR *dir = opendir(path);
+    struct dirent *entry;
+    while (dir != NULL && (entry = readdir(dir)) != NULL) {
+        pid_t tid = (pid_t)atoi(entry->d_name);
+        found = tid > 0 && tid != pid ? tid : found;
+    }
+    if (dir != NULL) {
+        closedir(dir);
+    }
+    return found;
+}
+
+/* The worker's helper is stopped, and its loop goes on: a registration does not come back. It costs that client,
+ * and the worker; everybody else's engine goes on with the next one. */
+static void helper_stands_still(void)
+{
+    prefill = daemon_start("prefill", NULL);
+    decode = daemon_start("decode", "--watchdog-ms", "200", NULL);
+    struct engine *from = engine_start(prefill, &geometry, 0);
+    struct engine *to = engine_start(decode, &geometry, 0);
+    kvf_pool *pool = pool_make(16 * LINE);
+    struct part p = {
+        .client = client_attach(decode, 4), .fd = kvf_pool_fd(pool), .bytes = 16 * LINE};
+    pid_t helper = second_thread(decode->worker);
+    CHECK(helper > 0, "no second thread");
+    if (ptrace(PTRACE_SEIZE, helper, NULL, NULL) != 0) {
+        test_skip("may not stop a thread of another process: %s", strerror(errno));
+    }
+    CHECK(ptrace(PTRACE_INTERRUPT, helper, NULL, NULL) == 0, "interrupt: %s", strerror(errno));
+    uint64_t start_ns = now_ns();
+    register_part(&p);
+    CHECK_CODE(p.rc, -KVF_E_DAEMON_GONE, "a registration that does not come back");
+    /* Told to go by a packet of its own, then the connection ends. */
+    CHECK(p.took_ms >= 1500 && p.took_ms < 10000, "after %llu ms",
+          (unsigned long long)p.took_ms);
+    int status =
+        0; /* its stop, then its end, which we have to take before the process may be reaped */
+    WAIT_FOR(waitpid(helper, &status, WNOHANG | __WALL) == helper && WIFSIGNALED(status), 5000,
+             "the thread lives on");
+    daemon_wait_worker(decode, 5000);
+    WAIT_FOR(kvf_daemon_check(to->client) == 0, 5000, "the next worker does not serve");
+    test_say("a helper that stood still was replaced after %llu ms",
+             (unsigned long long)(now_ns() - start_ns) / 1000000u);
+    transfer_once(from, to, key_next(), 0, 20);
+    sleep_us(3000000);
+    CHECK_IS(daemon_stat(decode, "worker_starts"), 2,
+             "workers: the next one made the same call");
+    (void)kvf_detach(p.client, 1000, NULL);
+    kvf_pool_destroy(pool);
+    engine_stop(from);
+    engine_stop(to);
+    daemons_stop();
+}
+
 int main(int argc, char **argv)
 {
     static const struct test_role roles[] = {
@@ -460,6 +550,10 @@ int main(int argc, char **argv)
         {"who_waits_for_memory_is_answered_at_its_deadline_or_by_a_quarantine",
          waiting_ends_with_its_deadline, 0},
         {"of_two_who_wait_for_one_page_one_gets_it_and_a_stop_ends_the_wait", two_wait, 60},
+        {"large_memory_is_mapped_in_steps_that_hold_up_nobody", large_memory_holds_up_nobody,
+         60},
+        {"h19_a_helper_that_stands_still_costs_its_client_and_no_other", helper_stands_still,
+         60},
         {"the_largest_ledger_is_made_in_steps_that_hold_up_nobody", largest_ledger, 60},
         {NULL, NULL, 0}};
     return test_main(argc, argv, cases, roles);

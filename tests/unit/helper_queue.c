@@ -53,10 +53,17 @@ Test(helper_queue, h19_a_job_that_takes_long_runs_beside_the_loop)
     cr_assert_eq(sem_wait(&jobs[0].begun), 0);
     cr_assert_eq(kvf_helper_take(helper), NULL); /* begun, not ended: still the helper's */
     for (uint32_t i = 0; i < 3; i++) {
+        /* The one that the others wait for, under a number that tells a later job at the same place. */
+        uint64_t seq = 0;
+        cr_assert_eq(kvf_helper_oldest(helper, &seq), &jobs[i].job);
+        cr_assert_eq(seq, i + 1u);
         sem_post(&jobs[i].may_end);
         cr_assert_eq(take_within(helper, 10000), &jobs[i].job, "in order of push");
     }
     cr_assert_eq(take_within(helper, 0), NULL);
+    uint64_t seq = 0;
+    cr_assert_eq(kvf_helper_oldest(helper, &seq), NULL);
+    cr_assert_eq(seq, 4);
 }
 
 /* What must never stand behind a long registration, a fence say, has a helper of its own. */
