@@ -237,6 +237,51 @@ static void peer_down_by_id(void)
     stop();
 }
 
+/* Down and up, from either side and from both at once, under traffic and idle: up means up. */
+static void peer_down_and_up_again(void)
+{
+    char id[2][20]; /* what each calls the other */
+    start_with("0");
+    transfer_once(from, to, key_next(), 0, 20);
+    struct daemon *daemons[2] = {decode, prefill};
+    for (int i = 0; i < 2; i++) {
+        EXPECT_CTL(0, daemons[i], "peers", "--json");
+        char *at = strstr(said, "\"id\": \"");
+        CHECK(at != NULL, "no id: %s", said);
+        snprintf(id[i], sizeof id[i], "%.16s", at + 7);
+    }
+    for (uint32_t round = 0; round < 20; round++) {
+        uint64_t key = key_next();
+        kvf_room in = 0;
+        kvf_room out = 0;
+        bool is_busy = round % 2 == 0;
+        if (is_busy) {
+            in = engine_sink(to, key, 0, 200, prefill);
+            out = engine_source(from, key);
+            engine_submit(from, out, 0, 200, 0, true);
+        }
+        for (int i = 0; i < 2; i++) {
+            if (round % 3 == 2 || round % 3 == (uint32_t)i) {
+                EXPECT_CTL(0, daemons[i], "peer", "down", id[i]);
+            }
+        }
+        if (is_busy) {
+            int state = kvf_wait(to->client, in, WAIT_MS);
+            CHECK(state == KVF_FAILED || state == KVF_SUCCESS, "round %u: %s", round,
+                  kvf_state_name(state));
+            room_end(from, out, WAIT_MS);
+            room_release(to, in);
+        }
+        for (int i = 0; i < 2; i++) {
+            if (round % 3 == 2 || round % 3 == (uint32_t)i) {
+                EXPECT_CTL(0, daemons[i], "peer", "up", id[i]);
+            }
+        }
+        transfer_once(from, to, key_next(), 300, 20);
+    }
+    stop();
+}
+
 /* ---- quarantine ------------------------------------------------------------------------------------------------- */
 
 /* argv: socket, address of the other daemon, rooms. Opens so many rooms, then one with a GPU lease. */
@@ -552,6 +597,7 @@ int main(int argc, char **argv)
         {"a_drain_outlives_the_worker", drain_outlives_worker, 0},
         {"a_peer_that_is_down_loses_its_rooms_and_stays_down_over_a_workers_end", peer_down, 0},
         {"a_peer_that_connected_to_us_is_taken_down_by_its_id", peer_down_by_id, 0},
+        {"j6_a_peer_taken_down_and_up_20_times_is_up_each_time", peer_down_and_up_again, 120},
         {"an_operator_releases_a_quarantine_and_the_memory_goes", release, 0},
         {"an_operator_releases_what_an_earlier_worker_left", release_adopted, 0},
         {"an_operator_releases_a_room_whose_open_was_never_read", release_unread, 0},
