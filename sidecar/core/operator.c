@@ -53,7 +53,7 @@ static bool is_hold_of(const struct kvf_hold *h, const struct kvf_addr_shm *addr
 static bool is_held(const struct kvf_core *core, const struct kvf_addr_shm *addr,
                     uint64_t supervisor_id)
 {
-    for (uint32_t i = 0; i < KVF_CORE_HOLDS_MAX && core->hold_count > 0; i++) {
+    for (uint32_t i = 0; i < KVF_CORE_HOLDS_MAX; i++) {
         const struct kvf_hold *h = &core->holds[i];
         if (h->is_used &&
             ((supervisor_id != 0 && h->supervisor_id == supervisor_id) ||

@@ -73,6 +73,7 @@ Test(core_operator,
     cr_assert_eq(pair_gauge(p, 0, KVF_GAUGE_ROOMS_QUARANTINED), 0);
     cr_assert(kvf_core_client_is_quiet(core_of(p, 0), 0), "its memory may go");
     pair_client_remove(p, 0, 0);
+    cr_assert_eq(release(p, 0, disk->slot, disk->generation), -KVF_E_UNKNOWN_ROOM, "nobody's");
     pair_client_add(p, 0, 0);
     pair_region_add(p, 0, 0, PAIR_R0, 256, PAIR_PAGE_BYTES);
     pair_finish(p);
@@ -150,6 +151,8 @@ Test(core_operator, a_peer_that_is_down_loses_its_rooms_in_both_directions_and_g
     struct pair_room *sinks[2] = {pair_sink(p, 0, 1, 1, 0, 8), pair_sink(p, 1, 0, 2, 0, 8)};
     struct pair_room *other_source = pair_source(p, 2, 3);
     struct pair_room *other = pair_sink(p, 0, 2, 3, 100, 8);
+    struct pair_room *third = pair_source(p, 0, 4);
+    struct pair_room *third_sink = pair_sink(p, 2, 0, 4, 0, 8);
     pair_settle(p);
     uint64_t fences = pair_count(p, 0, KVF_COUNT_FENCES);
     cr_assert_eq(hold(p, 0, 1, true), 0);
@@ -161,6 +164,10 @@ Test(core_operator, a_peer_that_is_down_loses_its_rooms_in_both_directions_and_g
     cr_assert_eq(sources[1]->view.reason, KVF_E_PEER_HELD);
     cr_assert_gt(pair_count(p, 0, KVF_COUNT_FENCES), fences, "its lanes are fenced");
     cr_assert_eq(pair_phase(other), KVF_PHASE_OPEN, "another peer's room goes on");
+    cr_assert_eq(pair_phase(third), KVF_PHASE_OPEN);
+    (void)pair_submit(third, 0, 50, 8, true);
+    pair_settle(p);
+    pair_expect(third_sink, KVF_OUTCOME_SUCCESS, KVF_PROOF_LANDED, 0);
 
     /* Opens that name it are refused; its grants too, when it comes back with some. */
     p->daemons[0].hold_connects = true;
@@ -316,4 +323,171 @@ Test(core_operator, every_undrained_room_is_listed_once_whatever_fits_one_answer
                  0);
     cr_assert_eq(client, p->limits.clients_max);
     pair_free(p);
+}
+
+static uint32_t list_rooms(struct pair *p, uint32_t phases, struct kvf_operate_room *rows)
+{
+    uint32_t client = 0;
+    uint32_t slot = 0;
+    uint32_t count =
+        kvf_core_list_rooms(core_of(p, 0), p->now_ns, phases, &client, &slot, rows, ROWS);
+    cr_assert_eq(client, p->limits.clients_max);
+    return count;
+}
+
+Test(core_operator, a_list_says_what_kind_of_room_it_is_and_since_when)
+{
+    struct pair *p = pair_new(&(struct pair_options){.placement = KVF_PLACEMENT_POSTED});
+    struct kvf_operate_room rows[ROWS];
+    pair_warm(p, 0, 1);
+    struct pair_room *source = pair_source(p, 1, 7);
+    struct pair_room *sink = pair_sink(p, 0, 1, 7, 0, 12);
+    struct pair_room *reader = pair_source(p, 0, 8);
+    (void)pair_submit(reader, 0, 100, 6, true);
+    pair_settle(p);
+    pair_link(p, 0, 1)->hold_deliver = 1;
+    (void)pair_submit(source, 0, 0, 12, true);
+    pair_settle(p);
+    pair_abort(sink);
+    p->now_ns += 3 * PAIR_MS;
+    cr_assert_eq(list_rooms(p, ANY_PHASE, rows), 2);
+    cr_assert_eq(rows[0].is_sink, 1);
+    cr_assert_eq(rows[0].phase, KVF_PHASE_CLOSING);
+    cr_assert_eq(rows[0].age_ns, 3 * PAIR_MS);
+    cr_assert_eq(rows[0].pages, 12);
+    cr_assert_eq(rows[0].unproven, 1);
+    cr_assert_eq(rows[0].reason, KVF_E_ABORTED);
+    cr_assert_eq(rows[1].is_sink, 0);
+    cr_assert_eq(rows[1].pages, 6);
+    cr_assert_eq(list_rooms(p, 1u << KVF_PHASE_CLOSING, rows), 1);
+    /* From beyond the end of a client's slots, as an operator may ask. */
+    uint32_t client = 0;
+    uint32_t slot = UINT32_MAX;
+    cr_assert_eq(
+        kvf_core_list_rooms(core_of(p, 0), p->now_ns, ANY_PHASE, &client, &slot, rows, ROWS),
+        0);
+    cr_assert_eq(client, p->limits.clients_max);
+    pair_link(p, 0, 1)->hold_deliver = 0;
+    pair_abort(reader);
+    pair_settle(p);
+    struct kvf_core_adopt adopt = {.client = 1, .slot = 3, .generation = 9, .total_pages = 2};
+    cr_assert_eq(kvf_core_adopt(core_of(p, 0), p->now_ns, &adopt), 0);
+    cr_assert_eq(list_rooms(p, ANY_PHASE, rows), 1);
+    cr_assert_eq(rows[0].is_sink, 2, "an earlier worker's: nobody knows");
+    pair_free(p);
+}
+
+Test(core_operator, one_answer_looks_at_so_many_slots_and_no_more)
+{
+    struct pair *p = pair_new(&(struct pair_options){.rooms = KVF_CORE_LIST_LOOKS + 10u});
+    struct kvf_operate_room rows[ROWS];
+    struct pair_open open = {.key = 1,
+                             .sink_count = 1,
+                             .has_slot = true,
+                             .slot = KVF_CORE_LIST_LOOKS + 5u,
+                             .generation = 1};
+    (void)pair_open_source(p, 0, &open);
+    uint32_t client = 0;
+    uint32_t slot = 0;
+    struct kvf_core *core = core_of(p, 0);
+    cr_assert_eq(kvf_core_list_rooms(core, 0, ANY_PHASE, &client, &slot, rows, ROWS), 0);
+    cr_assert_eq(client, 0);
+    cr_assert_eq(slot, KVF_CORE_LIST_LOOKS);
+    cr_assert_eq(kvf_core_list_rooms(core, 0, ANY_PHASE, &client, &slot, rows, ROWS), 1);
+    cr_assert_eq(rows[0].slot, KVF_CORE_LIST_LOOKS + 5u);
+    pair_free(p);
+}
+
+Test(core_operator, a_peer_that_is_down_is_listed_once_connected_or_not)
+{
+    struct pair *p = pair_new(&(struct pair_options){.daemons = 3});
+    struct kvf_operate_peer rows[ROWS];
+    struct kvf_addr_shm none = {.family = 0};
+    pair_warm(p, 0, 1);
+    pair_warm(p, 1, 0);
+    pair_warm(p, 0, 2);
+    cr_assert_eq(kvf_core_list_peers(core_of(p, 0), rows, ROWS), 3);
+    uint32_t connected_to_us = 0;
+    for (uint32_t i = 0; i < 3; i++) {
+        connected_to_us += rows[i].is_sink;
+        cr_assert_eq(rows[i].is_sink != 0, rows[i].addr.family == 0);
+        cr_assert_eq(rows[i].is_down, 0);
+    }
+    cr_assert_eq(connected_to_us, 1);
+    cr_assert_eq(kvf_core_list_peers(core_of(p, 0), rows, 1), 1, "no more than fit");
+    /* By address, and by id: the rows are those of its connections while they are being taken apart. */
+    p->daemons[0].hold_fences = true;
+    cr_assert_eq(hold(p, 0, 1, true), 0);
+    cr_assert_eq(
+        kvf_core_peer_hold(core_of(p, 0), p->now_ns, &none, p->daemons[2].supervisor_id, true),
+        0);
+    pair_drain(p, 0);
+    uint32_t count = kvf_core_list_peers(core_of(p, 0), rows, ROWS);
+    cr_assert_eq(count, 3);
+    for (uint32_t i = 0; i < count; i++) {
+        cr_assert_eq(rows[i].is_down, 1);
+    }
+    /* An address that is up has nothing to do with those that are down. */
+    cr_assert_eq(hold(p, 0, 2, false), 0, "it is down by its id, not by its address");
+    struct pair_room *still = pair_sink(p, 0, 2, 9, 0, 4);
+    cr_assert_eq(still->view.reason, KVF_E_PEER_HELD);
+    p->daemons[0].hold_fences = false;
+    pair_fences_return(p, 0);
+    pair_advance(p, 2000 * PAIR_MS);
+    cr_assert_eq(kvf_core_list_peers(core_of(p, 0), rows, ROWS), 2);
+    cr_assert_eq(rows[0].state, KVF_OPERATE_AT_NONE);
+    cr_assert_eq(hold(p, 0, 1, false), 0);
+    cr_assert_eq(
+        kvf_core_peer_hold(core_of(p, 0), p->now_ns, &none, p->daemons[2].supervisor_id, false),
+        0);
+    cr_assert_eq(kvf_core_list_peers(core_of(p, 0), rows, ROWS), 0);
+    pair_finish(p);
+}
+
+/* Taken down in the middle of the dial, with grants of ended rooms and of other peers in the tables. */
+Test(core_operator, a_peer_that_is_still_being_dialled_is_taken_down_too)
+{
+    struct pair *p = pair_new(&(struct pair_options){.daemons = 3});
+    pair_warm(p, 0, 2);
+    pair_warm(p, 2, 0);
+    struct pair_room *other = pair_source(p, 0, 3);
+    struct pair_room *theirs = pair_sink(p, 2, 0, 3, 100, 8);
+    struct pair_room *mine = pair_sink(p, 0, 2, 4, 100, 8);
+    pair_settle(p);
+    p->daemons[0].hold_connects = true;
+    struct pair_room *waiting = pair_sink(p, 0, 1, 5, 0, 8);
+    pair_settle(p);
+    cr_assert_eq(pair_phase(waiting), KVF_PHASE_OPEN);
+    cr_assert_eq(hold(p, 0, 1, true), 0);
+    pair_expect(waiting, KVF_OUTCOME_FAILED, KVF_PROOF_NEVER_POSTED, KVF_E_PEER_HELD);
+    cr_assert_eq(pair_phase(other), KVF_PHASE_OPEN);
+    cr_assert_eq(pair_phase(theirs), KVF_PHASE_OPEN);
+    cr_assert_eq(pair_phase(mine), KVF_PHASE_OPEN);
+    p->daemons[0].hold_connects = false;
+    pair_connect_now(p, 0, 0);
+    pair_settle(p);
+    cr_assert_eq(pair_gauge(p, 0, KVF_GAUGE_LANES_UP), 2, "the lanes of the other peer alone");
+    /* An address where nobody was ever reached is listed beside connections of others, both ways. */
+    struct kvf_operate_peer rows[ROWS];
+    struct kvf_addr_shm nobody = pair_addr(3);
+    cr_assert_eq(kvf_core_peer_hold(core_of(p, 0), p->now_ns, &nobody, 0, true), 0);
+    uint32_t count = kvf_core_list_peers(core_of(p, 0), rows, ROWS);
+    cr_assert_eq(rows[count - 1u].state, KVF_OPERATE_AT_NONE);
+    cr_assert_eq(kvf_core_peer_hold(core_of(p, 0), p->now_ns, &nobody, 0, false), 0);
+    /* Connected, and it has not said who it is. */
+    cr_assert_eq(hold(p, 0, 1, false), 0);
+    pair_advance(p, 2000 * PAIR_MS);
+    pair_link(p, 0, 1)->hold[PAIR_SOURCE] = true;
+    waiting = pair_sink(p, 0, 1, 6, 0, 8);
+    pair_settle(p);
+    cr_assert_eq(hold(p, 0, 1, true), 0);
+    pair_expect(waiting, KVF_OUTCOME_FAILED, KVF_PROOF_NEVER_POSTED, KVF_E_PEER_HELD);
+    pair_link(p, 0, 1)->hold[PAIR_SOURCE] = false;
+    pair_abort(mine);
+    pair_abort(theirs);
+    pair_abort(other);
+    pair_advance(p, 2000 * PAIR_MS);
+    cr_assert_eq(hold(p, 0, 1, false), 0);
+    pair_warm(p, 0, 1);
+    pair_finish(p);
 }
