@@ -185,6 +185,27 @@ Test(ends, a_close_of_one_direction_leaves_the_other)
     rig_stop(&rig);
 }
 
+Test(ends, an_end_travels_as_long_as_bytes_do)
+{
+    struct rig rig;
+    rig_start(&rig, NULL, 1);
+    struct pair pair = rig_connect(&rig, FIRST_HELLO, 0);
+    struct pair other = rig_connect(&rig, FIRST_HELLO, 0);
+    struct linger at_once = {.l_onoff = 1, .l_linger = 0};
+    rig_tell(&rig, "delay:80");
+    uint64_t start_ms = rig_now_ms();
+    close(pair.server);
+    setsockopt(other.server, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    close(other.server);
+    cr_assert_eq(rig_end_of(pair.client, LIMIT_MS), 0);
+    cr_assert_geq(rig_now_ms() - start_ms, 79u);
+    cr_assert_eq(rig_end_of(other.client, LIMIT_MS), -ECONNRESET);
+    cr_assert_geq(rig_now_ms() - start_ms, 79u);
+    close(pair.client);
+    close(other.client);
+    rig_stop(&rig);
+}
+
 Test(ends, nobody_behind_it_is_a_reset_and_a_new_target_serves_new_connections)
 {
     struct rig rig;

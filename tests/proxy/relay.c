@@ -19,6 +19,8 @@
 #define FIRST_FRAME_BYTES (KVF_WIRE_HEADER_BYTES + KVF_WIRE_LANE_HELLO_BYTES)
 #define ID_LISTEN (UINT64_C(1) << 40)
 #define ID_WATCHED (UINT64_C(1) << 41)
+/* A network holds little: who sends into a stall is to notice soon. */
+#define SOCKET_BYTES (256 * 1024)
 #define SLEEP_NS_MAX UINT64_C(1000000000)
 
 /* An end of a connection: the socket that bytes of streams[end] come from and those of the other stream go to.
@@ -114,7 +116,10 @@ static int bind_at(const struct kvf_relay_address *at, int *ret_fd)
     if (fd < 0) {
         return -errno;
     }
+    int bytes = SOCKET_BYTES;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes,
+               sizeof bytes); /* what it accepts inherits it */
     if (bind(fd, (const struct sockaddr *)&at->address, at->bytes) != 0) {
         int rc = -errno;
         close(fd);
@@ -228,6 +233,11 @@ static void add_counts(struct kvf_relay_counts *counts, const struct connection 
 static void end_connection(struct kvf_relay *relay, struct connection *c, bool is_reset)
 {
     struct linger at_once = {.l_onoff = 1, .l_linger = 0};
+    for (uint32_t d = 0; d < 2; d++) {
+        if (c->streams[1u - d].is_reset) {
+            kvf_stream_refuse(&c->streams[d]); /* whom it was held for is gone */
+        }
+    }
     add_counts(&relay->counts, c);
     for (uint32_t end = 0; end < 2; end++) {
         if (is_reset) {
@@ -256,6 +266,9 @@ static void watch_end(struct kvf_relay *relay, struct connection *c, uint32_t en
 static void prepare_socket(int fd)
 {
     int one = 1;
+    int bytes = SOCKET_BYTES;
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 }
 
@@ -348,7 +361,7 @@ static int turn_stream(struct kvf_relay *relay, struct connection *c, uint32_t d
         end_connection(relay, c, strike == KVF_STRIKE_RESET);
         return -1;
     }
-    if (!kvf_stream_may_tell_end(stream, &relay->ruling, &c->seen, now_ns)) {
+    if (!kvf_stream_may_tell_end(stream, &relay->ruling, &c->seen, now_ns, wake_ns)) {
         return 0;
     }
     if (stream->is_reset) {
@@ -415,8 +428,7 @@ static void take_event(struct kvf_relay *relay, struct connection *c, uint32_t e
         kvf_stream_read(in, c->fds[end], &relay->ruling, &c->seen, now_ns);
         if ((events & EPOLLERR) != 0 && !in->is_ended) {
             /* No room for what came before the reset: it is lost, as resets lose what is not read. */
-            in->is_ended = true;
-            in->is_reset = true;
+            kvf_stream_end(in, true, now_ns);
         }
     }
 }

@@ -147,6 +147,13 @@ static uint32_t room_at(uint64_t count)
     return KVF_STREAM_BYTES - (uint32_t)(count % KVF_STREAM_BYTES);
 }
 
+void kvf_stream_end(struct kvf_stream *stream, bool is_reset, uint64_t due_ns)
+{
+    stream->is_ended = true;
+    stream->is_reset = is_reset;
+    stream->end_due_ns = due_ns;
+}
+
 void kvf_stream_read(struct kvf_stream *stream, int fd, const struct kvf_ruling *ruling,
                      const struct kvf_seen *seen, uint64_t now_ns)
 {
@@ -165,8 +172,7 @@ void kvf_stream_read(struct kvf_stream *stream, int fd, const struct kvf_ruling 
             return;
         }
         if (n <= 0) {
-            stream->is_ended = true;
-            stream->is_reset = n < 0;
+            kvf_stream_end(stream, n < 0, due_ns);
             return;
         }
         stream->read_count += (uint64_t)n;
@@ -298,8 +304,7 @@ static enum kvf_strike apply(struct kvf_stream *stream, const struct kvf_ruling 
     return KVF_STRIKE_NOTHING;
 }
 
-/* The reader is gone: what waits for it, and what is still to come, is refused. */
-static void go_deaf(struct kvf_stream *stream)
+void kvf_stream_refuse(struct kvf_stream *stream)
 {
     stream->is_deaf = true;
     stream->refused_count += stream->read_count - stream->sent_count;
@@ -308,8 +313,8 @@ static void go_deaf(struct kvf_stream *stream)
 }
 
 /* A millisecond's worth at a time, so that a rate is smooth and one write does not overdraw it by much. */
-static bool is_paced(const struct kvf_stream *stream, uint64_t rate, uint64_t now_ns, uint64_t *limit,
-                     uint64_t *wake_ns)
+static bool is_paced(const struct kvf_stream *stream, uint64_t rate, uint64_t now_ns,
+                     uint64_t *limit, uint64_t *wake_ns)
 {
     if (rate == 0) {
         return false;
@@ -348,7 +353,7 @@ enum kvf_strike kvf_stream_write(struct kvf_stream *stream, int fd,
             return KVF_STRIKE_NOTHING;
         }
         if (n < 0) {
-            go_deaf(stream);
+            kvf_stream_refuse(stream);
             return KVF_STRIKE_NOTHING;
         }
         stream->sent_count += (uint64_t)n;
@@ -362,9 +367,15 @@ enum kvf_strike kvf_stream_write(struct kvf_stream *stream, int fd,
 }
 
 bool kvf_stream_may_tell_end(const struct kvf_stream *stream, const struct kvf_ruling *ruling,
-                             const struct kvf_seen *seen, uint64_t now_ns)
+                             const struct kvf_seen *seen, uint64_t now_ns, uint64_t *wake_ns)
 {
-    return stream->is_ended && !stream->is_end_told &&
-           stream->sent_count == stream->read_count &&
-           !is_stalled(stream, ruling, seen, now_ns);
+    if (!stream->is_ended || stream->is_end_told || stream->sent_count != stream->read_count ||
+        is_stalled(stream, ruling, seen, now_ns)) {
+        return false;
+    }
+    if (now_ns < stream->end_due_ns) {
+        lower(wake_ns, stream->end_due_ns);
+        return false;
+    }
+    return true;
 }

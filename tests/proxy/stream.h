@@ -6,7 +6,7 @@
 #include "tests/proxy/rule.h"
 
 /* What a delay of some milliseconds holds at a lane's rate; without a delay a stream reads less ahead. */
-#define KVF_STREAM_BYTES (UINT32_C(4) << 20)
+#define KVF_STREAM_BYTES (UINT32_C(1) << 20)
 #define KVF_STREAM_AHEAD_BYTES (UINT32_C(256) << 10)
 #define KVF_STREAM_MARKS 4096u
 #define KVF_NEVER UINT64_MAX
@@ -45,7 +45,8 @@ struct kvf_stream {
     uint64_t random;   /* state of the seeded sizes */
     uint64_t piece;    /* drawn for the next write; 0: none */
     uint8_t direction;
-    bool is_ended; /* its writer has closed, or was reset */
+    uint64_t end_due_ns; /* an end travels as long as bytes do */
+    bool is_ended;       /* its writer has closed, or was reset */
     bool is_reset;
     bool is_end_told; /* and the reader knows */
     bool is_deaf;     /* its reader is gone: what comes is counted and thrown away */
@@ -62,13 +63,17 @@ bool kvf_stream_has_room(const struct kvf_stream *stream, const struct kvf_rulin
 /* Reads what is there, within the room and a budget. */
 void kvf_stream_read(struct kvf_stream *stream, int fd, const struct kvf_ruling *ruling,
                      const struct kvf_seen *seen, uint64_t now_ns);
+/* Its writer has closed, or was reset; its reader may know from then on. */
+void kvf_stream_end(struct kvf_stream *stream, bool is_reset, uint64_t due_ns);
 /* Hands on what may go. Lowers *wake_ns to the moment from which more may. */
 enum kvf_strike kvf_stream_write(struct kvf_stream *stream, int fd,
                                  const struct kvf_ruling *ruling, struct kvf_seen *seen,
                                  uint64_t now_ns, uint64_t *wake_ns);
+/* The reader is gone: what waits for it, and what is still to come, is refused. */
+void kvf_stream_refuse(struct kvf_stream *stream);
 /* True if its reader may hear of its end: everything before it went on and nothing holds it back. */
 bool kvf_stream_may_tell_end(const struct kvf_stream *stream, const struct kvf_ruling *ruling,
-                             const struct kvf_seen *seen, uint64_t now_ns);
+                             const struct kvf_seen *seen, uint64_t now_ns, uint64_t *wake_ns);
 /* The first bytes, to tell what the connection is; how many there are of at most `max`. */
 uint32_t kvf_stream_peek(const struct kvf_stream *stream, unsigned char *out, uint32_t max);
 
