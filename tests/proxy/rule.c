@@ -195,17 +195,20 @@ int kvf_rule_parse(const char *text, size_t bytes, struct kvf_rule *ret_rule, ch
     }
     memcpy(p.text, text, bytes);
     char *rest = p.text;
-    char *head = strsep(&rest, "/");
-    char *when = strchr(head, '@');
-    if (when != NULL) {
-        *when++ = '\0';
-    }
-    int rc = take_action(&p, head, &rule);
-    if (rc == 0 && when != NULL) {
-        rc = take_when(&p, when, &rule);
-    }
-    while (rc == 0 && rest != NULL) {
-        rc = take_where(&p, strsep(&rest, "/"), &rule);
+    bool has_when = false;
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && rest != NULL; i++) {
+        char *word = strsep(&rest, "/");
+        char *when =
+            strchr(word, '@'); /* behind any of the words: cut/back@2s and cut@2s/back */
+        if (when != NULL) {
+            *when++ = '\0';
+        }
+        rc = i == 0 ? take_action(&p, word, &rule) : take_where(&p, word, &rule);
+        if (rc == 0 && when != NULL) {
+            rc = has_when ? refuse(&p, "one @ is enough") : take_when(&p, when, &rule);
+            has_when = true;
+        }
     }
     if (rc != 0) {
         return rc;

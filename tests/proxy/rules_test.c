@@ -47,6 +47,10 @@ Test(rule, a_moment_and_a_length_are_times_and_a_place_is_bytes)
     cr_assert_eq(rule.at, 65536u);
     cr_assert_eq(rule.kinds, KVF_KIND_LANE);
     cr_assert_eq(rule.lane, 3u);
+    rule = rule_of("cut/back@5s:1500ms");
+    cr_assert_eq(rule.directions, 1u << KVF_BACK);
+    cr_assert_eq(rule.at, UINT64_C(5000000000));
+    cr_assert_eq(rule.for_ns, UINT64_C(1500000000));
     rule = rule_of("corrupt@100/back/control");
     cr_assert_eq(rule.at, 100u);
     cr_assert_eq(rule.directions, 1u << KVF_BACK);
@@ -80,6 +84,7 @@ Test(rule, what_is_wrong_is_refused_with_what_is_right)
     expect_refused("stall@soon", "neither a moment");
     expect_refused("stall@2s:often", "no length");
     expect_refused("stall@2s:0ms", "no length");
+    expect_refused("reset@1s/lane@2s", "one @");
     expect_refused("reset@1X", "neither a moment");
     expect_refused("reset/lane8", "no place");
     expect_refused("reset/somewhere", "no place");

@@ -78,23 +78,29 @@ static void print_help(void)
         "  --easy LIST   with these simplified: --easy 3.0,17.2 (the same)\n"
         "  --trace       shows the whole history, not only what concerns the failing page and "
         "rooms\n"
-        "  --help, --version\n"
+        "  --help (-h), --version\n"
         "\n"
         "plants:");
     for (uint32_t i = 0; i < SIM_PLANTS; i++) {
         printf("  %-36s %s\n", sim_plant_names[i], plant_texts[i]);
     }
-    puts("\n"
-         "exit status: 0 all seeds passed; 1 a seed failed; 2 usage; 4 all passed, but faults "
-         "stayed so near\n"
-         "to zero that the run does not count (200 seeds or more, without --kind, --traffic, "
-         "--plant)\n"
-         "\n"
-         "examples:\n"
-         "  kvfence-sim --seeds 100000               the usual proof\n"
-         "  kvfence-sim --seeds 500 --kind deaths    what happens when things die\n"
-         "  kvfence-sim --seed 4711 --trace | less   every event of one seed\n"
-         "  kvfence-sim --seeds 500 --plant unstrict-fence    a control: must exit 1");
+    puts(
+        "\n"
+        "exit status: 0 all seeds passed; 1 a seed failed; 2 usage; 4 all passed, but faults "
+        "stayed so near\n"
+        "to zero that the run does not count (200 seeds or more, without --kind, --traffic, "
+        "--plant)\n"
+        "\n"
+        "examples:\n"
+        "  kvfence-sim --seeds 100000               the usual proof\n"
+        "  kvfence-sim --seeds 500 --kind deaths    what happens when things die\n"
+        "  kvfence-sim --seed 4711 --trace | less   every event of one seed\n"
+        "  kvfence-sim --seeds 500 --plant unstrict-fence    a control: must exit 1\n"
+        "  kvfence-sim --seeds 500 --kind deaths --plant no-watchdog    the same; without "
+        "--kind "
+        "this one\n"
+        "                                           needs more seeds, since few of them hold a "
+        "worker up");
 }
 
 static int refuse(const char *what, const char *text)
@@ -236,6 +242,7 @@ static int take_number(struct sim_options *o, int option, const char *text)
     }
     switch (option) {
     case OPT_SEEDS:
+        o->has_seeds = true;
         o->seeds = value;
         break;
     case OPT_JOBS:
@@ -280,6 +287,7 @@ static int take_option(struct sim_options *o, int option, const char *text)
     case OPT_TRACE:
         o->is_traced = true;
         return SIM_EXIT_GO_ON;
+    case 'h':
     case OPT_HELP:
         print_help();
         return SIM_EXIT_PASSED;
@@ -301,7 +309,7 @@ int sim_options_parse(int argc, char **argv, struct sim_options *ret_options)
                               .flavour = SIM_FLAVOURS,
                               .traffic = SIM_TRAFFICS};
     int option;
-    while ((option = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
+    while ((option = getopt_long(argc, argv, "h", long_options, NULL)) != -1) {
         int status = take_option(o, option, optarg);
         if (status != SIM_EXIT_GO_ON) {
             return status;
@@ -309,6 +317,13 @@ int sim_options_parse(int argc, char **argv, struct sim_options *ret_options)
     }
     if (optind < argc) {
         return refuse("not an option:", argv[optind]);
+    }
+    if (o->is_one && (o->has_seeds || o->is_json)) {
+        fputs("kvfence-sim: --seed plays one seed and shows it; --seeds and --json are about "
+              "many: "
+              "--from S --seeds 1 --json\n",
+              stderr);
+        return SIM_EXIT_USAGE;
     }
     if ((o->has_keep || o->is_traced) && !o->is_one) {
         fputs(

@@ -13,6 +13,7 @@ struct sim_options {
     uint64_t seeds;
     uint64_t from;
     uint32_t jobs;
+    bool has_seeds;
     bool is_one; /* --seed: play `from` alone, with its history */
     bool is_json;
     bool is_traced; /* the whole history, not only what concerns the failure */

@@ -56,6 +56,7 @@ static void make_plan(const struct run *run, const struct kvf_policy *policy,
     plan.release_mode = (uint32_t)policy->mode;
     plan.timer_us = policy->timer_us;
     plan.inject = (uint32_t)o->inject;
+    plan.has_planned_faults = o->has_planned_faults;
     /* Three quarters of what all seats could want at once: now and then a request waits for pages,
      * and the hot end of the free list is never far from the last abort. */
     plan.prefill_pages = plan.seats * o->pages_max * 3 / 4 / o->prefill_count + o->pages_max;

@@ -27,7 +27,8 @@ struct kvf_bound_terms {
 
 struct kvf_result {
     struct kvf_policy policy;
-    bool has_run; /* false: `broken` says why */
+    bool has_run;       /* false: `broken` says why */
+    bool is_bad_option; /* it could not run because a daemon knows no such option */
     char broken[512];
     char note[256]; /* of a room that failed by itself */
     uint64_t tallies[KVF_TALLY_COUNT];

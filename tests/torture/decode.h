@@ -34,6 +34,7 @@ struct kvf_seat {
     uint64_t placed_in_all;
     bool is_forgotten; /* the release path that did not ask the room was taken */
     bool is_donor;
+    bool is_exposed; /* a donor of which bytes landed after the abort */
     bool is_lost_race;
     bool has_no_pages; /* they went to the free list */
     struct kvf_probe probe;

@@ -51,7 +51,7 @@ struct kvf_fleet_plan {
     uint32_t release_mode;
     uint32_t timer_us;
     uint32_t inject;
-    uint32_t pad_;
+    uint32_t has_planned_faults; /* the network fails on purpose */
     char run_dir[96];
     char prefill_addr[KVF_ENGINES_OF_KIND_MAX][64];
 };

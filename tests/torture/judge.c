@@ -70,7 +70,7 @@ static enum kvf_exit judge_common(const struct kvf_result *r, char *ret_why, siz
 {
     if (!r->has_run) {
         snprintf(ret_why, cap, "could not run: %s", r->broken);
-        return KVF_EXIT_BROKEN;
+        return r->is_bad_option ? KVF_EXIT_USAGE : KVF_EXIT_BROKEN;
     }
     if (tally(r, KVF_TALLY_WRONG_BYTES) > 0) {
         snprintf(ret_why, cap,
@@ -92,7 +92,7 @@ static enum kvf_exit judge_common(const struct kvf_result *r, char *ret_why, siz
 enum kvf_exit kvf_report_judge(const struct kvf_result *result, char *ret_why, size_t cap)
 {
     enum kvf_exit status = judge_common(result, ret_why, cap);
-    if (status == KVF_EXIT_BROKEN) {
+    if (status == KVF_EXIT_BROKEN || status == KVF_EXIT_USAGE) {
         return status;
     }
     if (foreign_in_all(result) > 0) {

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "tests/torture/engine.h"
+#include "tests/torture/report.h"
 
 #define READY_MS 15000u
 #define DAEMON_END_MS 8000u
@@ -40,6 +41,8 @@ int kvf_launch_prepare(struct kvf_launch *launch, const struct kvf_options *opti
     launch->count = options->prefill_count + options->decode_count;
     if (kvf_program_path(NULL, launch->self_path, sizeof(launch->self_path)) != 0 ||
         kvf_program_path("kvfenced", launch->daemon_path, sizeof(launch->daemon_path)) != 0 ||
+        kvf_program_path("kvfence-proxy", launch->proxy_path, sizeof(launch->proxy_path)) !=
+            0 ||
         kvf_program_path("kvfence-stat", launch->stat_path, sizeof(launch->stat_path)) != 0) {
         return kvf_launch_fail(launch, "cannot tell where this program lies");
     }
@@ -184,6 +187,9 @@ static int await_daemon(struct kvf_launch *launch, uint32_t i)
     if (listen == NULL) {
         snprintf(log_path, sizeof(log_path), "%s/%s.log", launch->run_dir, child->name);
         last_words(log_path, words, sizeof(words));
+        launch->result->is_bad_option = kvf_child_wait(child, DAEMON_END_MS) &&
+                                        WIFEXITED(child->status) &&
+                                        WEXITSTATUS(child->status) == KVF_EXIT_USAGE;
         return kvf_launch_fail(launch, "daemon %s did not become ready: %s%s%s", child->name,
                                rc < 0 ? strerror(-rc) : "its line names no listen address",
                                words[0] == 0 ? "" : "; it says: ", words);
@@ -203,6 +209,22 @@ static int await_daemon(struct kvf_launch *launch, uint32_t i)
     return 0;
 }
 
+/* Engines then name the proxy as the writer. */
+static int start_proxy(struct kvf_launch *launch, uint32_t i)
+{
+    const struct kvf_options *o = launch->options;
+    struct kvf_fleet_plan *plan = &launch->fleet->shm->plan;
+    struct kvf_proxy *proxy = &launch->proxies[i];
+    int rc = kvf_proxy_start(proxy, launch->proxy_path, "127.0.0.1:0", plan->prefill_addr[i],
+                             o->proxy, o->seed + i);
+    if (rc != 0) {
+        return kvf_launch_fail(launch, "cannot start %s: %s", launch->proxy_path,
+                               strerror(-rc));
+    }
+    snprintf(plan->prefill_addr[i], sizeof(plan->prefill_addr[i]), "%s", proxy->listen);
+    return 0;
+}
+
 int kvf_launch_daemons(struct kvf_launch *launch, struct kvf_fleet *fleet)
 {
     launch->fleet = fleet;
@@ -213,6 +235,12 @@ int kvf_launch_daemons(struct kvf_launch *launch, struct kvf_fleet *fleet)
     }
     for (uint32_t i = 0; i < launch->count; i++) {
         if (await_daemon(launch, i) != 0) {
+            return -1;
+        }
+    }
+    for (uint32_t i = 0; launch->options->proxy[0] != 0 && i < launch->options->prefill_count;
+         i++) {
+        if (start_proxy(launch, i) != 0) {
             return -1;
         }
     }
@@ -401,6 +429,9 @@ void kvf_launch_end(struct kvf_launch *launch)
         bool is_clean = kvf_child_wait(child, DAEMON_END_MS) && WIFEXITED(child->status) &&
                         WEXITSTATUS(child->status) == 0;
         launch->result->daemons_unclean += !is_clean;
+    }
+    for (uint32_t i = 0; i < KVF_ENGINES_OF_KIND_MAX; i++) {
+        kvf_proxy_stop(&launch->proxies[i]);
     }
     if (launch->run_dir[0] != 0) {
         kvf_run_dir_remove(launch->run_dir, launch->options->keep_logs,

@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+#include "tests/proxy/driver.h"
 #include "tests/torture/coordinator.h"
 #include "tests/torture/process.h"
 
@@ -13,11 +14,13 @@ struct kvf_launch {
     struct kvf_result *result;
     struct kvf_child daemons[KVF_ENGINES_MAX]; /* prefill first, then decode */
     struct kvf_child engines[KVF_ENGINES_MAX];
-    uint32_t count; /* of each */
+    uint32_t count;                                    /* of each */
+    struct kvf_proxy proxies[KVF_ENGINES_OF_KIND_MAX]; /* in front of prefill, if asked for */
     char run_dir[96];
     char self_path[512];
     char daemon_path[512];
     char stat_path[512];
+    char proxy_path[512];
 };
 
 /* Writes the first reason why a run cannot go on; returns -1. */

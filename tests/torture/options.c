@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/proxy/rule.h"
 #include "tests/torture/inject.h"
 
 #define TIMER_MS_MAX 60000u
@@ -21,6 +22,7 @@ enum option_id {
     OPT_ROOM_WINDOW,
     OPT_LANE_WINDOW,
     OPT_DAEMON_OPTION,
+    OPT_PROXY,
     OPT_KVFENCED,
     OPT_KEEP_LOGS,
     OPT_JSON,
@@ -75,6 +77,7 @@ static const struct option other_options[] = {
     {"room-window", required_argument, NULL, OPT_ROOM_WINDOW},
     {"lane-window", required_argument, NULL, OPT_LANE_WINDOW},
     {"daemon-option", required_argument, NULL, OPT_DAEMON_OPTION},
+    {"proxy", required_argument, NULL, OPT_PROXY},
     {"kvfenced", required_argument, NULL, OPT_KVFENCED},
     {"keep-logs", required_argument, NULL, OPT_KEEP_LOGS},
     {"json", no_argument, NULL, OPT_JSON},
@@ -244,6 +247,30 @@ static int take_daemon_option(struct parse *p, const char *text)
     return 0;
 }
 
+/* Rules of several --proxy add up. */
+static int take_proxy(struct parse *p, const char *text)
+{
+    struct kvf_options *o = &p->options;
+    struct kvf_rule rules[KVF_RULES_MAX];
+    char why[200];
+    size_t used = strlen(o->proxy);
+    int count = kvf_rules_parse(text, rules, KVF_RULES_MAX, why, sizeof(why));
+    if (count < 0) {
+        return refuse(p, "proxy", text, why);
+    }
+    if (used + 1 + strlen(text) >= sizeof(o->proxy)) {
+        return refuse(p, "proxy", text, "its rules have at most 479 characters together");
+    }
+    snprintf(o->proxy + used, sizeof(o->proxy) - used, "%s%s", used > 0 ? "," : "", text);
+    for (int i = 0; i < count; i++) {
+        enum kvf_rule_action action = rules[i].action;
+        bool is_harmless =
+            action == KVF_RULE_DELAY || action == KVF_RULE_RATE || action == KVF_RULE_SPLIT;
+        o->has_planned_faults = o->has_planned_faults || !is_harmless;
+    }
+    return 0;
+}
+
 static int take_number(struct parse *p, enum number_id id, const char *text)
 {
     const struct number *n = &numbers[id];
@@ -298,6 +325,8 @@ static int take_option(struct parse *p, int id, char *text)
         return take_window(p, "lane-window", text, &o->lane_window_bytes);
     case OPT_DAEMON_OPTION:
         return take_daemon_option(p, text);
+    case OPT_PROXY:
+        return take_proxy(p, text);
     case OPT_KVFENCED:
         o->kvfenced = text;
         return 0;
@@ -465,13 +494,20 @@ static const char help_text[] =
     "  --transport tcp       the only one yet\n"
     "  --tcp-placement posted|checked   posted (default) places what was posted, as an "
     "RDMA NIC\n"
-    "                        does; checked refuses it after the abort, so nothing is "
-    "exposed\n"
+    "                        does; checked refuses it once the daemon has seen the abort, "
+    "so that\n"
+    "                        only bytes of the moment before are exposed\n"
     "  --lane-rate MB/s      pace of a lane; 0 = unpaced. Default 100\n"
     "  --lanes N, --lane-rooms N, --room-window BYTES, --lane-window BYTES\n"
     "                        as of kvfenced. Default 1, 4, 1M, 4M\n"
     "  --daemon-option NAME=VALUE   one more option for every daemon: --daemon-option "
     "fence-ms=500\n"
+    "  --proxy RULES         a kvfence-proxy in front of each prefill daemon: "
+    "split:700, delay:5,\n"
+    "                        stall@2s:500ms; kvfence-proxy --help has all. Rooms that "
+    "fail by a\n"
+    "                        stall, cut, reset or drop count as planned, and must be as "
+    "clean as all\n"
     "how it runs\n"
     "  --json                one JSON object on standard output instead of the table\n"
     "  --quiet               no progress on standard error\n"

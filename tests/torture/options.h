@@ -10,6 +10,7 @@
 
 #define KVF_POLICIES_MAX 8u
 #define KVF_DAEMON_OPTIONS_MAX 16u
+#define KVF_PROXY_RULES_BYTES 480u
 
 struct kvf_policy {
     char name[24]; /* as written: "timer:5" */
@@ -25,7 +26,9 @@ struct kvf_options {
     bool is_quiet;
     bool is_help;
     bool is_version;
-    bool is_checked; /* placement */
+    bool is_checked;                   /* placement */
+    bool has_planned_faults;           /* a proxy ends connections or keeps them waiting */
+    char proxy[KVF_PROXY_RULES_BYTES]; /* rules of the proxies in front of prefill; "": none */
     enum kvf_inject inject;
     struct kvf_geometry geometry;
     const char *trace;     /* NULL: the table of the tree */

@@ -72,11 +72,15 @@ int kvf_seat_abort(struct kvf_decode *d, struct kvf_seat *seat)
     return kvf_seat_observe_abort(d, seat);
 }
 
-/* The room failed by itself. That is not what this run is about, but it must not go unseen. */
+/* The room failed by itself. By a fault of the network that was asked for, or else it must not go unseen. */
 static void note_unplanned(struct kvf_decode *d, const struct kvf_seat *seat)
 {
     struct kvf_engine *e = &d->engine;
     struct kvf_room_info info = {.size_bytes = sizeof(info)};
+    if (e->plan->has_planned_faults) {
+        kvf_engine_tally(e, KVF_TALLY_PLANNED_FAILURES, 1);
+        return;
+    }
     kvf_engine_tally(e, KVF_TALLY_UNPLANNED_FAILURES, 1);
     if (e->shm->note[0] == 0 && kvf_room_info(e->client, seat->room, &info) == 0) {
         snprintf(e->shm->note, sizeof(e->shm->note),
@@ -128,10 +132,8 @@ static void tally_donor(struct kvf_decode *d, struct kvf_seat *seat)
     seat->is_donor = true;
     atomic_store_explicit(&progress->is_donor, 1, memory_order_relaxed);
     kvf_engine_tally(e, KVF_TALLY_DONORS, 1);
+    seat->is_exposed = landed > 0;
     kvf_engine_tally(e, KVF_TALLY_LANDED_AFTER, landed);
-    if (landed > 0) {
-        kvf_engine_tally(e, KVF_TALLY_EXPOSED, 1);
-    }
 }
 
 /* The room is drained and failed: what kind of abort was it, and how long did the proof take? */
@@ -248,6 +250,7 @@ static void tally_probe(struct kvf_decode *d, struct kvf_seat *seat)
     struct kvf_engine *e = &d->engine;
     bool is_foreign = seat->probe.foreign_bytes != 0;
     kvf_engine_tally(e, seat->is_donor ? KVF_TALLY_PROBES : KVF_TALLY_OTHER_PROBES, 1);
+    kvf_engine_tally(e, KVF_TALLY_EXPOSED, seat->is_donor && seat->is_exposed);
     kvf_engine_tally(e, seat->is_donor ? KVF_TALLY_FOREIGN : KVF_TALLY_OTHER_FOREIGN,
                      is_foreign);
     kvf_engine_tally(e, KVF_TALLY_FOREIGN_BYTES, seat->probe.foreign_bytes);

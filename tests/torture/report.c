@@ -171,6 +171,9 @@ static void print_heading(FILE *out, const struct kvf_report *report)
     fprintf(out, "trace: %s, %s requests, sha256 %.16s...\n", report->trace_path, rows,
             report->trace_sha256);
     fprintf(out, "schedule: %.16s... (the same for every policy)\n", report->schedule_hash);
+    if (o->proxy[0] != 0) {
+        fprintf(out, "network: %s\n", o->proxy);
+    }
     if (o->inject != KVF_INJECT_NOTHING) {
         fputs("a fault is planted on purpose\n", out);
     }
@@ -234,6 +237,10 @@ void kvf_report_table(FILE *out, const struct kvf_report *report)
                 1);
     print_tally(out, report, "  failed although nobody aborted them",
                 KVF_TALLY_UNPLANNED_FAILURES, 1);
+    if (report->options->has_planned_faults) {
+        print_tally(out, report, "  failed by the proxy's faults, as planned",
+                    KVF_TALLY_PLANNED_FAILURES, 1);
+    }
     print_tally(out, report, "reuse probes of donors' pages", KVF_TALLY_PROBES, 1);
     print_tally(out, report, "  exposed: bytes landed after the abort", KVF_TALLY_EXPOSED, 1);
     print_tally(out, report, "  FOREIGN: the new owner's canary was hit", KVF_TALLY_FOREIGN, 1);
@@ -310,6 +317,8 @@ static void json_setting(FILE *out, const struct kvf_report *report, const struc
             "\"pages_max\": %u}",
             g->name, g->plane_count, g->piece_bytes, g->page_tokens, g->plane_divisor,
             g->token_divisor, g->page_bytes, o->pages_max);
+    fputs(",\n  \"proxy\": ", out);
+    json_string(out, o->proxy);
     fputs(",\n  \"trace\": ", out);
     json_string(out, report->trace_path);
     fprintf(out, ",\n  \"trace_sha256\": \"%s\",\n  \"schedule_hash\": \"%s\"",

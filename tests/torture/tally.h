@@ -8,6 +8,7 @@
     X(SUCCESSES, "successes")                                                                  \
     X(FAILURES, "failures")                                                                    \
     X(UNPLANNED_FAILURES, "unplanned_failures") /* nobody aborted them */                      \
+    X(PLANNED_FAILURES, "planned_failures")     /* by a fault of the proxy */                  \
     X(DONORS, "aborted_in_flight") /* 0 < placed < total at the abort, ended aborted */        \
     X(ABORTED_ELSEWHERE, "aborted_elsewhere") /* ended aborted, nothing placed or all of it */ \
     X(LOST_RACE, "aborts_lost_race")          /* aborted, and Success all the same */          \
@@ -20,7 +21,7 @@
     X(ABORTS_BY_SOURCE, "aborts_by_source")                                                    \
     X(ABORTS_BY_BOTH, "aborts_by_both")                                                        \
     X(PROBES, "reuse_probes")                                                                  \
-    X(EXPOSED, "probes_exposed")   /* donors of which bytes landed after the abort */          \
+    X(EXPOSED, "probes_exposed")   /* of them: bytes landed after the abort */                 \
     X(FOREIGN, "foreign_canaries") /* donors' probes in which a canary did not stay */         \
     X(FOREIGN_BYTES, "foreign_bytes")                                                          \
     X(FOREIGN_OWNED, "foreign_bytes_of_the_donor") /* that are the donor's own pattern */      \

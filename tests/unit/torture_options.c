@@ -51,6 +51,21 @@ Test(options, defaults_are_those_of_the_demo)
     cr_assert(!o.is_checked && !o.is_compare);
 }
 
+Test(options, rules_of_the_proxy_add_up_and_faults_are_told_from_what_is_harmless)
+{
+    struct kvf_options o;
+    char error[256];
+    char harmless[] = "--proxy split:7 --proxy delay:5,rate:3";
+    cr_assert_eq(parse(&o, harmless, error, sizeof(error)), 0);
+    cr_assert_str_eq(o.proxy, "split:7,delay:5,rate:3");
+    cr_assert_not(o.has_planned_faults);
+    char faults[] = "--proxy split:7 --proxy stall@2s:500ms";
+    cr_assert_eq(parse(&o, faults, error, sizeof(error)), 0);
+    cr_assert(o.has_planned_faults);
+    refused("--proxy explode");
+    refused("--proxy cut");
+}
+
 Test(options, a_comparison_takes_policies_in_order)
 {
     struct kvf_options o;
