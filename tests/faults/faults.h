@@ -117,8 +117,10 @@ struct fault_case {
         freezes_sink; /* its own rooms can only end after it thaws, within the bound from then */
     bool freezes_source;
     bool needs_late_bytes; /* some bytes must come after the proof, or the case shows nothing */
-    bool needs_success;    /* all rooms end in success: only grants die */
-    uint32_t rooms;        /* 0: ROOMS */
+    bool
+        never_last; /* the source holds its last pages back: nothing succeeds before the fault is seen */
+    bool needs_success; /* all rooms end in success: only grants die */
+    uint32_t rooms;     /* 0: ROOMS */
 };
 
 extern const struct fault_case fault_cases[];

@@ -24,6 +24,7 @@ static const struct fault_case *chosen[CASES_MAX];
 static uint32_t chosen_count;
 static struct case_result *results; /* shared with the processes of the cases */
 static uint32_t current;
+static int quiet_fd = -1; /* owned: what would have been progress; -1: it is shown */
 
 static const char help_text[] =
     "usage: kvfence-faults [--cases A,B,...] [--times N] [--at P,P,...] [options]\n"
@@ -243,6 +244,18 @@ static int parse(int argc, char **argv)
 
 /* ---- cases ------------------------------------------------------------------------------------------ */
 
+/* What a case said comes out after all if it failed. */
+static void show_progress(off_t from)
+{
+    char text[4096];
+    ssize_t n;
+    fflush(stdout);
+    while (quiet_fd >= 0 && (n = pread(quiet_fd, text, sizeof text, from)) > 0) {
+        fwrite(text, 1, (size_t)n, stderr);
+        from += n;
+    }
+}
+
 static void run_current(void)
 {
     struct scene scene;
@@ -263,8 +276,12 @@ static void run_case(uint32_t i)
     const struct test_case cases[] = {
         {chosen[i]->name, run_current, rounds * ROUND_LIMIT_S + CASE_EXTRA_S}, {NULL, NULL, 0}};
     uint64_t start_ns = now_ns();
+    off_t said = quiet_fd >= 0 ? lseek(quiet_fd, 0, SEEK_END) : 0;
     current = i;
     results[i].is_passed = test_main(1, argv, cases, roles) == 0;
+    if (!results[i].is_passed) {
+        show_progress(said);
+    }
     results[i].seconds = (double)(now_ns() - start_ns) / 1e9;
     if (!results[i].is_passed && results[i].violation[0] == '\0' && results[i].has_started) {
         snprintf(results[i].violation, sizeof results[i].violation,
@@ -301,7 +318,7 @@ int main(int argc, char **argv)
                    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     /* Standard output is the report's; the harness and the cases talk on standard error. */
     FILE *out = fdopen(dup(STDOUT_FILENO), "w");
-    int quiet_fd = settings.is_quiet ? memfd_create("progress", MFD_CLOEXEC) : -1;
+    quiet_fd = settings.is_quiet ? memfd_create("progress", MFD_CLOEXEC) : -1;
     if (results == MAP_FAILED || out == NULL ||
         dup2(quiet_fd >= 0 ? quiet_fd : STDERR_FILENO, STDOUT_FILENO) < 0) {
         fprintf(stderr, "kvfence-faults: %s\n", strerror(errno));

@@ -18,9 +18,11 @@ static uint64_t word_of(uint64_t base, uint64_t off)
     return base + off * UINT64_C(0x100000001b3);
 }
 
+/* The last page first: what is still under way to it has the longest to go, so that a canary in it is there
+ * before what would spoil it. */
 void pattern_fill(struct engine *e, uint64_t seed, int32_t first, uint32_t count)
 {
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = count; i-- > 0;) {
         for (uint32_t plane = 0; plane < e->geometry.plane_count; plane++) {
             unsigned char *to = page_at(e, first + (int32_t)i, plane);
             uint64_t base = base_of(seed, i, plane);

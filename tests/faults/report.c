@@ -4,6 +4,8 @@
 
 #include "tests/faults/faults.h"
 
+#define COLUMNS 98u
+
 static const char *verdict_of(const struct case_result *r, uint32_t share)
 {
     if (r->is_passed || share < r->share) {
@@ -48,6 +50,22 @@ static void show_row(FILE *out, const struct fault_case *fault, const struct cas
     fprintf(out, " %s\n", verdict_of(r, share));
 }
 
+static void show_sentence(FILE *out, const char *text)
+{
+    size_t column = 0;
+    for (text += strspn(text, " "); *text != '\0'; text += strspn(text, " ")) {
+        size_t word = strcspn(text, " ");
+        if (column > 0 && column + 1 + word > COLUMNS) {
+            fputc('\n', out);
+            column = 0;
+        }
+        fprintf(out, column == 0 ? "    %.*s" : " %.*s", (int)word, text);
+        column += (column == 0 ? 4 : 1) + word;
+        text += word;
+    }
+    fputc('\n', out);
+}
+
 void report_table(FILE *out, const struct fault_case *const *cases,
                   const struct case_result *results, uint32_t count)
 {
@@ -72,7 +90,8 @@ void report_table(FILE *out, const struct fault_case *const *cases,
             probes, settings.probe_ms);
     for (uint32_t i = 0; i < count; i++) {
         if (results[i].violation[0] != '\0') {
-            fprintf(out, "%s: %s\n", cases[i]->name, results[i].violation);
+            fprintf(out, "%s:\n", cases[i]->name);
+            show_sentence(out, results[i].violation);
         }
     }
 }

@@ -12,6 +12,8 @@
 #define OTHERS_MS 8000u
 #define NEW_ROOM_MS 1000u
 #define NEW_ROOM_PAGES 8u
+#define HELD_BACK_AFTER 40u /* percent more than the share */
+#define HELD_BACK_LATEST 97u
 #define SUCCESS_MS 20000u
 #define MISSED_FACTOR 3u
 #define CANARY_FAMILY UINT64_C(0xca9a)
@@ -141,6 +143,15 @@ static uint32_t take_slot(struct scene *s, const struct round *r)
 
 /* ---- in flight -------------------------------------------------------------------------------------- */
 
+static void submit(struct round *r, const struct transfer *t)
+{
+    uint32_t share = settings.shares[r->share] + HELD_BACK_AFTER;
+    uint32_t pages = ROOM_PAGES * (share < HELD_BACK_LATEST ? share : HELD_BACK_LATEST) / 100u;
+    bool is_last = !r->s->fault->never_last;
+    engine_submit(r->s->from, t->source.room, t->source_first, is_last ? ROOM_PAGES : pages, 0,
+                  is_last);
+}
+
 static void open_rooms(struct round *r)
 {
     struct scene *s = r->s;
@@ -170,7 +181,7 @@ static void open_rooms(struct round *r)
         if (!s->fault->kills_source_engine) {
             t->source = (struct end){.engine = s->from, .is_open = true};
             t->source.room = engine_source(s->from, t->key);
-            engine_submit(s->from, t->source.room, t->source_first, ROOM_PAGES, 0, true);
+            submit(r, t);
         }
     }
 }
