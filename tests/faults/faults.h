@@ -116,9 +116,12 @@ struct fault_case {
     bool
         freezes_sink; /* its own rooms can only end after it thaws, within the bound from then */
     bool freezes_source;
+    bool aborts;           /* the sink's engine aborts its rooms as the fault strikes */
     bool needs_late_bytes; /* some bytes must come after the proof, or the case shows nothing */
-    bool
-        never_last; /* the source holds its last pages back: nothing succeeds before the fault is seen */
+    /* The source holds its last pages back, so that nothing succeeds before the fault is seen: always, or
+     * never, because rooms may survive it; else where so little is left that it would all arrive. */
+    bool always_holds_back;
+    bool never_holds_back;
     bool needs_success; /* all rooms end in success: only grants die */
     uint32_t rooms;     /* 0: ROOMS */
 };

@@ -14,6 +14,7 @@
 #define NEW_ROOM_PAGES 8u
 #define HELD_BACK_AFTER 40u /* percent more than the share */
 #define HELD_BACK_LATEST 97u
+#define HELD_BACK_FROM 80u
 #define SUCCESS_MS 20000u
 #define MISSED_FACTOR 3u
 #define CANARY_FAMILY UINT64_C(0xca9a)
@@ -143,11 +144,18 @@ static uint32_t take_slot(struct scene *s, const struct round *r)
 
 /* ---- in flight -------------------------------------------------------------------------------------- */
 
+static bool holds_back(const struct round *r)
+{
+    const struct fault_case *fault = r->s->fault;
+    return fault->always_holds_back ||
+           (!fault->never_holds_back && settings.shares[r->share] >= HELD_BACK_FROM);
+}
+
 static void submit(struct round *r, const struct transfer *t)
 {
     uint32_t share = settings.shares[r->share] + HELD_BACK_AFTER;
     uint32_t pages = ROOM_PAGES * (share < HELD_BACK_LATEST ? share : HELD_BACK_LATEST) / 100u;
-    bool is_last = !r->s->fault->never_last;
+    bool is_last = !holds_back(r);
     engine_submit(r->s->from, t->source.room, t->source_first, is_last ? ROOM_PAGES : pages, 0,
                   is_last);
 }
@@ -422,6 +430,9 @@ static void strike(struct round *r)
     r->result->affected += mark_affected(r);
     s->strike_ns = now_ns();
     fault->strike_fn(s);
+    for (uint32_t i = 0; fault->aborts && i < r->count; i++) {
+        CHECK_CODE(kvf_abort(s->to->client, r->transfers[i].sink.room, 0), 0, "abort");
+    }
     for (uint32_t i = 0; settings.is_drained_at_once && i < r->count; i++) {
         probe_begin(r, &r->transfers[i], 0);
     }
