@@ -26,6 +26,7 @@
 
 struct settings {
     uint32_t times;
+    uint32_t jobs;               /* cases at a time */
     uint32_t shares[SHARES_MAX]; /* percent */
     uint32_t share_count;
     uint32_t probe_ms; /* how long a canary is watched after drained */

@@ -1,10 +1,13 @@
 /* kvfence-faults: see README.md of this folder. */
 #include <errno.h>
 #include <getopt.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/faults/faults.h"
@@ -13,12 +16,17 @@
 #define EXIT_VIOLATED 1
 #define EXIT_USAGE 2
 #define EXIT_NO_START 3
-#define QUICK_PROBE_MS 1000u
+#define QUICK_PROBE_MS 500u
 #define ROUND_LIMIT_S 20u
 #define CASE_EXTRA_S 90u
+#define JOBS_MAX 8u
 
-struct settings settings = {
-    .times = 20, .shares = {10, 50, 90}, .share_count = 3, .probe_ms = 5000, .seed = 1};
+struct settings settings = {.times = 20,
+                            .jobs = 1,
+                            .shares = {10, 50, 90},
+                            .share_count = 3,
+                            .probe_ms = 5000,
+                            .seed = 1};
 
 static const struct fault_case *chosen[CASES_MAX];
 static uint32_t chosen_count;
@@ -40,8 +48,9 @@ static const char help_text[] =
     "  --cases LIST          which; --list shows all. Default: all\n"
     "  --times N             how often each, at each share. Default 20\n"
     "  --at LIST             shares of the bytes, in percent. Default 10,50,90\n"
-    "  --quick               once at 50 %, pages watched for 1 s: for a test suite\n"
+    "  --quick               once at 50 %, pages watched for 0.5 s, two cases at a time\n"
     "  --placement WORD      posted (default): as an RDMA NIC places; or checked\n"
+    "  --jobs N              cases at a time; they mostly wait. Default 1\n"
     "  --probe-ms MS         how long pages are watched after drained. Default 5000\n"
     "  --inject drained-at-once   engines take the fault for the proof: must end with 1\n"
     "  --daemon-option NAME=VALUE   one more option for every daemon, at most 4\n"
@@ -146,6 +155,7 @@ static void be_quick(void)
 {
     settings.is_quick = true;
     settings.times = 1;
+    settings.jobs = 2;
     settings.probe_ms = QUICK_PROBE_MS;
     settings.shares[0] = 50;
     settings.share_count = 1;
@@ -160,6 +170,9 @@ static int take_option(int id, char *text)
     case 't':
         settings.times = read_number(text, 400, &number) ? (uint32_t)number : 0;
         return settings.times != 0 ? 0 : refuse("times", text, "a whole number, 1 to 400");
+    case 'J':
+        settings.jobs = read_number(text, JOBS_MAX, &number) ? (uint32_t)number : 0;
+        return settings.jobs != 0 ? 0 : refuse("jobs", text, "a whole number, 1 to 8");
     case 'a':
         return take_shares(text);
     case 'q':
@@ -200,6 +213,7 @@ static int parse(int argc, char **argv)
 {
     static const struct option options[] = {{"cases", required_argument, NULL, 'c'},
                                             {"times", required_argument, NULL, 't'},
+                                            {"jobs", required_argument, NULL, 'J'},
                                             {"at", required_argument, NULL, 'a'},
                                             {"quick", no_argument, NULL, 'q'},
                                             {"placement", required_argument, NULL, 'p'},
@@ -289,11 +303,43 @@ static void run_case(uint32_t i)
     }
 }
 
+static void start_job(uint32_t i)
+{
+    pid_t parent = getpid();
+    pid_t pid = fork();
+    if (pid < 0) {
+        run_case(i);
+    } else if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGTERM);
+        if (getppid() == parent) {
+            run_case(i);
+        }
+        fflush(stdout);
+        _exit(0);
+    }
+}
+
+/* Results come back in shared memory. A case that could not start is the last: the others could not either. */
 static int run_all(void)
 {
+    uint32_t running = 0;
     int status = EXIT_KEPT;
     for (uint32_t i = 0; i < chosen_count; i++) {
-        run_case(i);
+        if (settings.jobs == 1) {
+            run_case(i);
+            if (!results[i].is_passed && !results[i].has_started) {
+                break;
+            }
+            continue;
+        }
+        start_job(i);
+        if (++running >= settings.jobs && wait(NULL) > 0) {
+            running--;
+        }
+    }
+    while (settings.jobs > 1 && wait(NULL) > 0) {
+    }
+    for (uint32_t i = 0; i < chosen_count; i++) {
         if (!results[i].is_passed && !results[i].has_started) {
             return EXIT_NO_START;
         }
