@@ -146,12 +146,13 @@ static void say_counts(const struct proxy *p)
     struct kvf_relay_counts c;
     kvf_relay_count(p->relay, &c);
     printf("ok open=%u control=%u lanes=%u accepted=%llu forth=%llu back=%llu "
-           "refused_forth=%llu refused_back=%llu held_forth=%llu held_back=%llu struck=%llu\n",
+           "refused_forth=%llu refused_back=%llu held_forth=%llu held_back=%llu struck=%llu "
+           "flipped=%llu\n",
            c.open, c.control, c.lanes, (unsigned long long)c.accepted,
            (unsigned long long)c.bytes[KVF_FORTH], (unsigned long long)c.bytes[KVF_BACK],
            (unsigned long long)c.refused[KVF_FORTH], (unsigned long long)c.refused[KVF_BACK],
            (unsigned long long)c.held[KVF_FORTH], (unsigned long long)c.held[KVF_BACK],
-           (unsigned long long)c.struck);
+           (unsigned long long)c.struck, (unsigned long long)c.flipped);
 }
 
 static void add_rules(struct proxy *p, const char *text)

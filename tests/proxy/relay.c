@@ -208,26 +208,41 @@ int kvf_relay_add(struct kvf_relay *relay, const struct kvf_rule *rules, uint32_
     return 0;
 }
 
-void kvf_relay_clear(struct kvf_relay *relay)
+/* ---- connections ------------------------------------------------------------------------------------ */
+
+/* What struck a connection, by rules that are still there. */
+static void add_strikes(struct kvf_relay_counts *counts, const struct kvf_ruling *ruling,
+                        const struct kvf_seen *seen)
 {
-    relay->ruling.count = 0;
-    for (uint32_t i = 0; i < CONNECTIONS_MAX; i++) {
-        relay->connections[i].seen.reached = 0;
-        relay->connections[i].seen.struck = 0;
+    for (uint32_t i = 0; i < ruling->count; i++) {
+        if ((seen->struck >> i & 1u) != 0) {
+            counts->struck++;
+            counts->flipped += ruling->rules[i].action == KVF_RULE_CORRUPT;
+        }
     }
 }
 
-/* ---- connections ------------------------------------------------------------------------------------ */
-
-static void add_counts(struct kvf_relay_counts *counts, const struct connection *c)
+static void add_counts(struct kvf_relay_counts *counts, const struct kvf_ruling *ruling,
+                       const struct connection *c)
 {
+    add_strikes(counts, ruling, &c->seen);
     for (uint32_t d = 0; d < 2; d++) {
         counts->bytes[d] += c->streams[d].sent_count - c->streams[d].refused_count;
         counts->refused[d] += c->streams[d].refused_count;
     }
-    for (uint32_t bits = c->seen.struck; bits != 0; bits &= bits - 1u) {
-        counts->struck++;
+}
+
+void kvf_relay_clear(struct kvf_relay *relay)
+{
+    for (uint32_t i = 0; i < CONNECTIONS_MAX; i++) {
+        struct kvf_seen *seen = &relay->connections[i].seen;
+        if (relay->connections[i].is_used) {
+            add_strikes(&relay->counts, &relay->ruling, seen);
+        }
+        seen->reached = 0;
+        seen->struck = 0;
     }
+    relay->ruling.count = 0;
 }
 
 static void end_connection(struct kvf_relay *relay, struct connection *c, bool is_reset)
@@ -238,7 +253,7 @@ static void end_connection(struct kvf_relay *relay, struct connection *c, bool i
             kvf_stream_refuse(&c->streams[d]); /* whom it was held for is gone */
         }
     }
-    add_counts(&relay->counts, c);
+    add_counts(&relay->counts, &relay->ruling, c);
     for (uint32_t end = 0; end < 2; end++) {
         if (is_reset) {
             setsockopt(c->fds[end], SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
@@ -502,7 +517,7 @@ void kvf_relay_count(const struct kvf_relay *relay, struct kvf_relay_counts *ret
         counts.open++;
         counts.control += c->seen.kind == KVF_KIND_CONTROL;
         counts.lanes += c->seen.kind == KVF_KIND_LANE;
-        add_counts(&counts, c);
+        add_counts(&counts, &relay->ruling, c);
         for (uint32_t d = 0; d < 2; d++) {
             counts.held[d] += c->streams[d].read_count - c->streams[d].sent_count;
         }

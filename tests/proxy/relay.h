@@ -28,7 +28,8 @@ struct kvf_relay_counts {
     uint64_t bytes[2];   /* handed on, per direction */
     uint64_t refused[2]; /* came for an end that was gone */
     uint64_t held[2];    /* wait in the proxy now */
-    uint64_t struck;     /* resets, drops and corruptions */
+    uint64_t struck;     /* resets, drops and flipped bits */
+    uint64_t flipped;    /* of them */
 };
 
 /* Listens (port 0: any free one). 0 or -errno. */
