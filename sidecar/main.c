@@ -34,7 +34,7 @@ int main(int argc, char **argv)
         char who[64];
         snprintf(who, sizeof(who), "%s/check", config.name);
         kvf_log_init(who, (enum kvf_log_level)config.log_level);
-        if (kvf_run_dir_check(&config) != 0) {
+        if (kvf_run_dir_check(&config) != 0 || kvf_worker_check(&config) != 0) {
             return KVF_EXIT_START;
         }
         printf("kvfenced: the options are valid, and so are processor and run directory; "

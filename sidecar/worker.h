@@ -5,7 +5,11 @@
 #ifndef KVF_SIDECAR_WORKER_H
 #define KVF_SIDECAR_WORKER_H
 
+#include "sidecar/host/config.h"
+
 /* What a process started as `kvfenced --worker` does. Its socket is KVF_LINK_FD. Returns an exit status. */
 int kvf_worker_main(void);
+/* --check: 0, or -errno for what a worker with these options would refuse to start with; it is logged. */
+int kvf_worker_check(const struct kvf_config *config);
 
 #endif

@@ -6,6 +6,7 @@
 #include "sidecar/host/clock.h"
 #include "sidecar/host/log.h"
 #include "sidecar/host/uring.h"
+#include "sidecar/worker.h"
 #include "sidecar/worker_internal.h"
 
 #define ACTIONS_MAX 65536u /* per call; the rest waits for the next turn */
@@ -121,17 +122,32 @@ int kvf_worker_transport_create(struct kvf_worker *w)
     return kvf_tcp_create(&config, &host, w->epoll_fd, &w->transport);
 }
 
+static int refuse_engine(int refusal)
+{
+    char why[160];
+    kvf_log(KVF_LOG_ERROR,
+            "cannot start: --tcp-engine uring: %s; --tcp-engine auto uses plain sockets here",
+            kvf_uring_refusal(refusal, why, sizeof(why)));
+    return refusal;
+}
+
+int kvf_worker_check(const struct kvf_config *config)
+{
+    struct kvf_uring *uring = NULL;
+    int refusal = config->tcp_engine == KVF_CONFIG_URING ? kvf_uring_create(1, &uring) : 0;
+    if (uring != NULL) {
+        kvf_uring_close(uring);
+    }
+    return refusal == 0 ? 0 : refuse_engine(refusal);
+}
+
 int kvf_worker_engine_check(struct kvf_worker *w)
 {
     int refusal = kvf_tcp_engine_refusal(w->transport);
     char why[160];
     w->is_uring = kvf_worker_uses_uring(w);
     if (refusal != 0 && w->config.tcp_engine == KVF_CONFIG_URING) {
-        kvf_log(
-            KVF_LOG_ERROR,
-            "cannot start: --tcp-engine uring: %s; --tcp-engine auto uses plain sockets here",
-            kvf_uring_refusal(refusal, why, sizeof(why)));
-        return refusal;
+        return refuse_engine(refusal);
     }
     if (refusal != 0) {
         kvf_log(KVF_LOG_INFO, "tcp engine: plain sockets, since %s",

@@ -161,6 +161,14 @@ static void asked_for_and_refused(void)
     }
     CHECK_IS(errors, 1, "errors in its log");
     CHECK(strstr(out, "ready") == NULL, "it said that it was ready");
+    CHECK(strstr(err, "effective configuration") == NULL, "the reason is buried");
+    status = daemon_try(out, sizeof out, err, sizeof err, "--check", "--name", "alone",
+                        "--run-dir", case_dir(), "--tcp-engine", "uring", NULL);
+    CHECK_IS(status, 3, "exit status of --check");
+    CHECK(strstr(err, "--tcp-engine uring: a filter forbids io_uring") != NULL, "\"%s\"", err);
+    status = daemon_try(out, sizeof out, err, sizeof err, "--check", "--name", "alone",
+                        "--run-dir", case_dir(), NULL);
+    CHECK_IS(status, 0, "exit status of --check of auto");
 }
 
 /* The ring belongs to the worker, and ends with it: the next one makes its own. */
