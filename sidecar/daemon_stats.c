@@ -91,6 +91,8 @@ static const struct kvf_stats_def defs[] = {
     OWN(KVF_VALUE_OFF_CPU_MAX, "off_cpu_max_us", "us", KVF_STATS_GAUGE),
     OWN(KVF_VALUE_CPU, "pinned_cpu_plus_1", "cpu", KVF_STATS_GAUGE),
     OWN(KVF_VALUE_NUMA_BOUND, "numa_bound", "0 or 1", KVF_STATS_GAUGE),
+    OWN(KVF_VALUE_TRANSPORT, "transport", "1tcp 4loc", KVF_STATS_GAUGE),
+    OWN(KVF_VALUE_LOCAL_BYTES, "local_bytes_total", "bytes", KVF_STATS_COUNTER),
 
     HISTOGRAM(KVF_HISTOGRAM_ABORT_TO_DRAINED, "abort_to_drained_us"),
     HISTOGRAM(KVF_HISTOGRAM_OPEN_TO_SUCCESS, "open_to_success_us"),
@@ -180,4 +182,5 @@ void kvf_daemon_stats_config(struct kvf_stats_shm *shm, const struct kvf_config 
     kvf_stats_set(shm, KVF_VALUE_BOUND_VISIBILITY, visibility_us);
     kvf_stats_set(shm, KVF_VALUE_LANE_RATE, config->lane_rate_bytes);
     kvf_stats_set(shm, KVF_VALUE_PLACEMENT, config->placement);
+    kvf_stats_set(shm, KVF_VALUE_TRANSPORT, config->transport);
 }

@@ -31,6 +31,8 @@ enum kvf_daemon_value {
     KVF_VALUE_OFF_CPU_MAX,
     KVF_VALUE_CPU,
     KVF_VALUE_NUMA_BOUND,
+    KVF_VALUE_TRANSPORT,
+    KVF_VALUE_LOCAL_BYTES,
     KVF_VALUES
 };
 

@@ -82,6 +82,7 @@ void kvf_worker_stats_copy(struct kvf_worker *w)
         kvf_stats_set(shm, KVF_VALUE_CORE_GAUGES + i, gauges[i]);
     }
     kvf_stats_set(shm, KVF_VALUE_BAD_CLIENT_BYTES, w->base[KVF_VALUE_BAD_CLIENT_BYTES] + bad);
+    kvf_stats_set(shm, KVF_VALUE_LOCAL_BYTES, w->base[KVF_VALUE_LOCAL_BYTES] + w->local_bytes);
     kvf_stats_set(shm, KVF_VALUE_CLIENTS, kvf_clients_count(w->clients));
     kvf_stats_set(shm, KVF_VALUE_REGIONS, kvf_regions_live(w->regions));
     kvf_stats_set(shm, KVF_VALUE_LOOP_COUNT, w->loop_count);
