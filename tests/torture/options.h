@@ -26,6 +26,7 @@ struct kvf_options {
     bool is_help;
     bool is_version;
     bool is_checked; /* placement */
+    bool is_local;   /* one daemon for all engines, transport local */
     enum kvf_inject inject;
     struct kvf_geometry geometry;
     const char *trace;     /* NULL: the table of the tree */
