@@ -18,6 +18,7 @@ enum item_form {
     FORM_RATE,
     FORM_US,
     FORM_PLACEMENT,
+    FORM_TRANSPORT,
     FORM_CPU, /* number plus one, 0 is none */
     FORM_BOOL
 };
@@ -91,6 +92,11 @@ static void add_entry(struct row *row, struct kvf_stat_entry *entry, const char 
     case FORM_PLACEMENT:
         shown = entry->value == 1   ? "checked"
                 : entry->value == 2 ? "posted"
+                                    : kvf_format_count(text, entry->value);
+        break;
+    case FORM_TRANSPORT:
+        shown = entry->value == 1   ? "tcp"
+                : entry->value == 4 ? "local"
                                     : kvf_format_count(text, entry->value);
         break;
     case FORM_CPU:
@@ -368,6 +374,7 @@ static void print_traffic(FILE *out, struct kvf_stat_daemon *daemon)
         {"bytes_placed_total", "placed", FORM_BYTES},
         {"bytes_posted_total", "posted", FORM_BYTES},
         {"bytes_refused_total", "refused", FORM_BYTES},
+        {"local_bytes_total", "local", FORM_BYTES},
         {"posted_bytes", "in flight", FORM_BYTES},
         {"posts_total", "posts", FORM_COUNT},
         {"completions_total", "completions", FORM_COUNT},
@@ -388,6 +395,7 @@ static void print_traffic(FILE *out, struct kvf_stat_daemon *daemon)
         {"peers_up", "up", FORM_COUNT},
         {"lanes_up", "lanes up", FORM_COUNT},
         {"peers_lost_total", "lost", FORM_COUNT},
+        {"transport", "transport", FORM_TRANSPORT},
         {"lane_rate_bytes_per_s", "lane rate", FORM_RATE},
         {"placement", "placement", FORM_PLACEMENT},
     };
