@@ -137,12 +137,14 @@ static void one_client(void)
 
 /* ---- two daemons ---------------------------------------------------------------------------------------- */
 
-/* Nobody can stop another process's copy: whatever two daemons of one host share, a room between them goes
- * through a socket, whose end ends it. */
+/* Nobody can stop another process's copy: whatever two daemons of one host share, here the port, a room between
+ * them goes through a socket, whose end ends it. */
 static void two_daemons(void)
 {
     both = daemon_start("both", "--lane-rate", "50", NULL);
-    struct daemon *other = daemon_start("other", "--lane-rate", "50", NULL);
+    char listen[64];
+    snprintf(listen, sizeof listen, "127.0.0.2%s", strrchr(both->listen, ':'));
+    struct daemon *other = daemon_start("other", "--lane-rate", "50", "--listen", listen, NULL);
     start_engines();
     struct engine *there = engine_start(other, &geometry, 0);
     transfer_once(there, to, key_next(), 0, 40);
