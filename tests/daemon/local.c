@@ -332,6 +332,8 @@ static void worker_killed(void)
     room_release(to, in);
     room_release(from, out);
     daemon_wait_worker(both, WAIT_MS);
+    WAIT_FOR(kvf_daemon_check(to->client) == 0 && kvf_daemon_check(from->client) == 0, WAIT_MS,
+             "the next worker does not serve");
     transfer_once(from, to, key_next(), 0, 40); /* by the same address */
     stop();
 }
