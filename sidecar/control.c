@@ -235,11 +235,15 @@ static int listen_on(struct kvf_control *control)
         return fd;
     }
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = LISTENER_KEY};
-    if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+    /* Alone: the port is held so that it is nobody else's, which REUSEADDR among those who do not listen
+     * would allow. */
+    if ((!control->config.is_alone &&
+         setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0) ||
         bind(fd, (const struct sockaddr *)&address, address_bytes) != 0 ||
-        listen(fd, KVF_CONTROL_BACKLOG) != 0 ||
+        (!control->config.is_alone && listen(fd, KVF_CONTROL_BACKLOG) != 0) ||
         getsockname(fd, (struct sockaddr *)&address, &address_bytes) != 0 ||
-        epoll_ctl(control->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {
+        (!control->config.is_alone &&
+         epoll_ctl(control->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0)) {
         rc = -errno;
         close(fd);
         return rc;
@@ -251,6 +255,11 @@ static int listen_on(struct kvf_control *control)
     control->port = ntohs(((const struct sockaddr_in *)(const void *)&address)->sin_port);
     control->listen_fd = fd;
     return 0;
+}
+
+bool kvf_control_has_sockets(const struct kvf_control *control)
+{
+    return control->socket_count > 0 || control->pending_oldest != KVF_NONE;
 }
 
 uint16_t kvf_control_port(const struct kvf_control *control)
@@ -265,6 +274,8 @@ static void free_all(struct kvf_control *control)
     if (control->spare_fd >= 0) {
         close(control->spare_fd);
     }
+    free(control->loop_turn);
+    free(control->loop_queue);
     free(control->pendings);
     free(control->buffers);
     free(control->peers);
@@ -275,6 +286,7 @@ static void init_tables(struct kvf_control *control)
 {
     for (uint32_t i = 0; i < control->config.peers_max; i++) {
         control->peers[i].fd = -1;
+        control->peers[i].partner = KVF_NONE;
         control->peers[i].in = control->buffers + (size_t)i * 2u * KVF_CONTROL_FRAME_BYTES;
         control->peers[i].out = control->peers[i].in + KVF_CONTROL_FRAME_BYTES;
     }
@@ -309,8 +321,11 @@ int kvf_control_create(const struct kvf_control_config *config, struct kvf_core 
     /* Zero pages until a peer speaks. */
     control->buffers = calloc((size_t)config->peers_max * 2u, KVF_CONTROL_FRAME_BYTES);
     control->pendings = calloc(config->pending_max, sizeof(*control->pendings));
+    control->loop_queue = calloc(config->peers_max, sizeof(*control->loop_queue));
+    control->loop_turn = calloc(config->peers_max, sizeof(*control->loop_turn));
     int rc = -ENOMEM;
-    if (control->peers == NULL || control->buffers == NULL || control->pendings == NULL) {
+    if (control->loop_queue == NULL || control->loop_turn == NULL || control->peers == NULL ||
+        control->buffers == NULL || control->pendings == NULL) {
         goto fail;
     }
     init_tables(control);

@@ -2,10 +2,12 @@
  *
  * Owns every control socket. Knows framing and nothing of rooms: a whole frame goes to the core, bytes
  * the core owes go to the socket when it takes them. Reading never waits for writing. The listener also
- * takes lanes: a first frame LANE_HELLO hands the stream on through lane_fn. Worker's loop thread only. */
+ * takes lanes: a first frame LANE_HELLO hands the stream on through lane_fn. A connection to our own address
+ * may be two ends in memory (control_loop.c). Worker's loop thread only. */
 #ifndef KVF_SIDECAR_CONTROL_H
 #define KVF_SIDECAR_CONTROL_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "sidecar/core/core.h"
@@ -29,13 +31,16 @@ struct kvf_control_config {
     uint32_t
         pending_max;     /* accepted connections without a first frame; the oldest goes first */
     uint64_t pending_ns; /* and they go after this long */
+    bool
+        is_loop_used; /* a connection to our own address needs no socket (kvf_control_is_loop) */
+    bool is_alone;    /* no other daemon is spoken to: the port is taken, and nobody listens */
 };
 
 /* An accepted stream turned out to be a lane of the core (kvf_core_lane_accept said 0). The callee owns fd. */
 typedef void (*kvf_control_lane_fn)(void *ctx, uint64_t now_ns, uint32_t lane, uint32_t epoch,
                                     int fd);
 
-/* Binds and listens. 0 or -errno (EADDRINUSE, EADDRNOTAVAIL, EACCES); the caller logs it. */
+/* Binds and, unless alone, listens. 0 or -errno (EADDRINUSE, EADDRNOTAVAIL, EACCES); the caller logs it. */
 int kvf_control_create(const struct kvf_control_config *config, struct kvf_core *core,
                        int epoll_fd, kvf_control_lane_fn lane_fn, void *ctx,
                        struct kvf_control **ret_control);
@@ -51,6 +56,14 @@ void kvf_control_connect(struct kvf_control *control, uint64_t now_ns, uint32_t 
                          const struct kvf_addr_shm *addr);
 void kvf_control_close(struct kvf_control *control, uint32_t peer);
 void kvf_control_write(struct kvf_control *control, uint64_t now_ns, uint32_t peer);
+/* Moves what the ends of connections to ourselves owe each other. Bounded work, no system call. Returns how
+ * much that was; once a turn, after the core's actions. */
+uint32_t kvf_control_turn(struct kvf_control *control, uint64_t now_ns);
+bool kvf_control_has_work(const struct kvf_control *control); /* for that: do not sleep */
+/* Whether this peer is one end of a connection to ourselves: its lanes are transport local's. */
+bool kvf_control_is_loop(const struct kvf_control *control, uint32_t peer);
+/* Whether there is a socket besides the listener: epoll may have news of one at any time. */
+bool kvf_control_has_sockets(const struct kvf_control *control);
 /* Drops pending connections that said nothing for too long. */
 void kvf_control_tick(struct kvf_control *control, uint64_t now_ns);
 uint64_t kvf_control_deadline(const struct kvf_control *control);

@@ -1,5 +1,5 @@
-/* What control.c (the listener, connections without a first frame) and control_peer.c (connections that
- * are a peer of the core) share. */
+/* What control.c (the listener, connections without a first frame), control_peer.c (connections that are a
+ * peer of the core) and control_loop.c (those to ourselves) share. */
 #ifndef KVF_SIDECAR_CONTROL_INTERNAL_H
 #define KVF_SIDECAR_CONTROL_INTERNAL_H
 
@@ -25,14 +25,18 @@ enum kvf_control_state {
 };
 
 struct kvf_control_peer {
-    int fd; /* owned here while not FREE */
+    int fd; /* owned here while not FREE; -1 of a loop */
     uint8_t state;
-    uint32_t serial; /* changes with every connection: seen through calls into the core */
+    bool is_loop;         /* an end of a connection to ourselves; always UP */
+    bool is_partner_gone; /* of a loop: the core is to be told */
+    bool is_queued;       /* in loop_queue */
+    uint32_t partner;     /* of a loop: the other end, KVF_NONE before its HELLO was accepted */
+    uint32_t serial;      /* changes with every connection: seen through calls into the core */
     uint32_t epoll_events;
     uint32_t in_bytes;
     uint32_t out_bytes; /* filled by the core only when all of it was sent */
     uint32_t out_sent;
-    unsigned char *in; /* KVF_CONTROL_FRAME_BYTES each */
+    unsigned char *in; /* KVF_CONTROL_FRAME_BYTES each; a loop uses out alone */
     unsigned char *out;
 };
 
@@ -62,6 +66,10 @@ struct kvf_control {
     uint32_t pending_free;
     uint32_t pending_oldest;
     uint32_t pending_youngest;
+    uint32_t socket_count; /* peers with a descriptor */
+    uint32_t *loop_queue;  /* peers_max each; ends that may owe something, once each */
+    uint32_t *loop_turn;   /* those of the turn that is running */
+    uint32_t loop_count;
 };
 
 /* ---- control_peer.c ---- */
@@ -71,5 +79,12 @@ int kvf_control_peer_adopt(struct kvf_control *control, uint32_t peer_idx, int f
                            uint8_t state);
 void kvf_control_peer_end(struct kvf_control *control, uint32_t peer_idx);
 void kvf_control_peer_ready(struct kvf_control *control, uint64_t now_ns, uint32_t peer_idx);
+
+/* ---- control_loop.c ---- */
+
+bool kvf_control_is_own(const struct kvf_control *control, const struct kvf_addr_shm *addr);
+void kvf_control_loop_connect(struct kvf_control *control, uint64_t now_ns, uint32_t peer_idx);
+void kvf_control_loop_end(struct kvf_control *control, uint32_t peer_idx);
+void kvf_control_loop_want(struct kvf_control *control, uint32_t peer_idx);
 
 #endif

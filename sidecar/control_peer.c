@@ -27,6 +27,7 @@ int kvf_control_peer_adopt(struct kvf_control *control, uint32_t peer_idx, int f
         close(fd);
         return -err;
     }
+    control->socket_count++;
     peer->fd = fd;
     peer->state = state;
     peer->serial++;
@@ -44,8 +45,13 @@ void kvf_control_peer_end(struct kvf_control *control, uint32_t peer_idx)
     if (peer->state == KVF_CONTROL_FREE) {
         return;
     }
+    if (peer->is_loop) {
+        kvf_control_loop_end(control, peer_idx);
+        return;
+    }
     (void)epoll_ctl(control->epoll_fd, EPOLL_CTL_DEL, peer->fd, NULL);
     close(peer->fd);
+    control->socket_count--;
     peer->fd = -1;
     peer->state = KVF_CONTROL_FREE;
     peer->serial++;
@@ -232,6 +238,14 @@ void kvf_control_connect(struct kvf_control *control, uint64_t now_ns, uint32_t 
 {
     assert(peer_idx < control->config.peers_max);
     kvf_control_peer_end(control, peer_idx);
+    if (control->config.is_loop_used && kvf_control_is_own(control, addr)) {
+        kvf_control_loop_connect(control, now_ns, peer_idx);
+        return;
+    }
+    if (control->config.is_alone) {
+        kvf_core_peer_connect_failed(control->core, now_ns, peer_idx, ENETUNREACH);
+        return;
+    }
     int fd = kvf_socket_stream(addr);
     if (fd < 0) {
         kvf_core_peer_connect_failed(control->core, now_ns, peer_idx, -fd);
@@ -260,7 +274,9 @@ void kvf_control_close(struct kvf_control *control, uint32_t peer_idx)
 void kvf_control_write(struct kvf_control *control, uint64_t now_ns, uint32_t peer_idx)
 {
     assert(peer_idx < control->config.peers_max);
-    if (control->peers[peer_idx].state == KVF_CONTROL_UP) {
+    if (control->peers[peer_idx].is_loop) {
+        kvf_control_loop_want(control, peer_idx);
+    } else if (control->peers[peer_idx].state == KVF_CONTROL_UP) {
         write_peer(control, now_ns, peer_idx);
     }
 }

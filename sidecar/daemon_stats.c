@@ -96,6 +96,8 @@ static const struct kvf_stats_def defs[] = {
     OWN(KVF_VALUE_TCP_ENGINE, "tcp_engine", "1skt 2uring", KVF_STATS_GAUGE),
     OWN(KVF_VALUE_TCP_CALLS, "tcp_calls_total", "calls", KVF_STATS_COUNTER),
     OWN(KVF_VALUE_TCP_ENTERS, "tcp_system_calls_total", "calls", KVF_STATS_COUNTER),
+    OWN(KVF_VALUE_TRANSPORT, "transport", "1tcp 4loc", KVF_STATS_GAUGE),
+    OWN(KVF_VALUE_LOCAL_BYTES, "local_bytes_total", "bytes", KVF_STATS_COUNTER),
 
     HISTOGRAM(KVF_HISTOGRAM_ABORT_TO_DRAINED, "abort_to_drained_us"),
     HISTOGRAM(KVF_HISTOGRAM_OPEN_TO_SUCCESS, "open_to_success_us"),
@@ -186,4 +188,5 @@ void kvf_daemon_stats_config(struct kvf_stats_shm *shm, const struct kvf_config 
     kvf_stats_set(shm, KVF_VALUE_BOUND_VISIBILITY, visibility_us);
     kvf_stats_set(shm, KVF_VALUE_LANE_RATE, config->lane_rate_bytes);
     kvf_stats_set(shm, KVF_VALUE_PLACEMENT, config->placement);
+    kvf_stats_set(shm, KVF_VALUE_TRANSPORT, config->transport);
 }

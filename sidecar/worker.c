@@ -20,6 +20,7 @@
 #include "sidecar/worker_internal.h"
 
 _Static_assert((int)KVF_CONFIG_TCP == (int)KVF_WIRE_TCP, "option and wire agree");
+_Static_assert((int)KVF_CONFIG_LOCAL == (int)KVF_WIRE_LOCAL, "option and wire agree");
 _Static_assert((int)KVF_CONFIG_CHECKED == (int)KVF_PLACEMENT_CHECKED, "option and wire agree");
 _Static_assert((int)KVF_CONFIG_POSTED == (int)KVF_PLACEMENT_POSTED, "option and wire agree");
 _Static_assert((int)KVF_CONFIG_AUTO == (int)KVF_TCP_ENGINE_AUTO, "option and transport agree");
@@ -35,6 +36,13 @@ _Static_assert(KVF_CONFIG_LANES_MAX == KVF_LANES_MAX, "option and wire agree");
 #define SLEEP_MAX_NS                                                                           \
     (250 * KVF_NS_PER_MS) /* a heartbeat at least every 500 ms, with room to be late */
 #define SPIN_AUTO_NS (50 * KVF_NS_PER_US)
+/* While awake epoll is asked every turn as long as sockets are in use, that is until so long after ... */
+#define SOCKETS_ACTIVE_NS KVF_NS_PER_MS
+/* ... then this often while there are any. Without any only attaches and the helper's answers come that way:
+ * so often in turns that have nothing to do, and so much later in a row of turns that have. */
+#define LOOK_SOCKETS_NS (20 * KVF_NS_PER_US)
+#define LOOK_NS KVF_NS_PER_MS
+#define LOOK_LATER_NS (4 * KVF_NS_PER_MS)
 #define GRANTS_MAX 8192u
 #define RUNS_MAX (1u << 20)
 #define PIECES_MAX 16384u
@@ -48,11 +56,13 @@ static void dispatch(struct kvf_worker *w, const struct epoll_event *ev)
     uint32_t idx = (uint32_t)ev->data.u64;
     switch ((enum kvf_epoll_kind)kind) {
     case KVF_EPOLL_KIND_LANE:
-        kvf_tcp_ready(w->transport, idx, ev->events);
+        w->socket_ns = w->now_ns;
+        kvf_tcp_ready(w->ways[WAY_TCP].t, idx, ev->events);
         return;
     case KVF_EPOLL_KIND_PEER:
     case KVF_EPOLL_KIND_PENDING:
     case KVF_EPOLL_KIND_LISTENER:
+        w->socket_ns = w->now_ns;
         kvf_control_ready(w->control, w->now_ns, kind, idx, ev->events);
         return;
     case KVF_EPOLL_KIND_DOORBELL:
@@ -86,9 +96,30 @@ static int wait_events(struct kvf_worker *w, struct epoll_event *events, uint64_
     return n > 0 ? n : 0;
 }
 
+static uint64_t next_look_ns(const struct kvf_worker *w)
+{
+    if (w->now_ns - w->socket_ns < SOCKETS_ACTIVE_NS) {
+        return w->now_ns;
+    }
+    return w->now_ns + (kvf_control_has_sockets(w->control) ? LOOK_SOCKETS_NS : LOOK_NS);
+}
+
+/* Rings and local lanes need no system call. */
+static bool is_look_due(const struct kvf_worker *w)
+{
+    if (w->now_ns < w->look_ns) {
+        return false;
+    }
+    return !w->is_busy || w->now_ns >= w->look_ns + LOOK_LATER_NS ||
+           w->now_ns - w->socket_ns < SOCKETS_ACTIVE_NS || kvf_control_has_sockets(w->control);
+}
+
 static uint32_t take_events(struct kvf_worker *w, uint64_t timeout_ns)
 {
     struct epoll_event events[EPOLL_EVENTS_MAX];
+    if (timeout_ns == 0 && !is_look_due(w)) {
+        return 0;
+    }
     int n = wait_events(w, events, timeout_ns);
     if (timeout_ns > 0) {
         uint64_t woke_ns = kvf_clock_now_ns();
@@ -100,6 +131,7 @@ static uint32_t take_events(struct kvf_worker *w, uint64_t timeout_ns)
     for (int i = 0; i < n; i++) {
         dispatch(w, &events[i]);
     }
+    w->look_ns = next_look_ns(w);
     return (uint32_t)n;
 }
 
@@ -130,8 +162,12 @@ static uint64_t turn(struct kvf_worker *w, uint64_t timeout_ns)
     uint64_t begin_ns = w->now_ns;
     work += kvf_clients_turn(w->clients, w->now_ns);
     work += kvf_worker_actions(w);
+    if (kvf_control_has_work(w->control)) {
+        work += kvf_control_turn(w->control, w->now_ns);
+        work += kvf_worker_actions(w);
+    }
     work += kvf_worker_posts(w);
-    work += w->ops->poll(w->transport);
+    work += kvf_worker_transport_poll(w);
     work += kvf_worker_actions(w);
     work += kvf_worker_posts(w);
     if (w->placed_bytes > 0) {
@@ -171,10 +207,17 @@ static uint64_t sleep_ns(const struct kvf_worker *w)
     uint64_t watchdog_ns = w->config.watchdog_ms * KVF_NS_PER_MS / 4u;
     uint64_t cap_ns = watchdog_ns < SLEEP_MAX_NS ? watchdog_ns : SLEEP_MAX_NS;
     uint64_t until_ns = w->now_ns + cap_ns;
-    uint64_t ends_ns[] = {kvf_core_deadline(w->core), kvf_control_deadline(w->control),
-                          w->is_stats_due ? w->stats_ns + STATS_PERIOD_NS : UINT64_MAX,
-                          w->stop == STOP_GRACE || w->stop == STOP_ALL ? w->stop_deadline_ns
-                                                                       : UINT64_MAX};
+    uint64_t local_ns = KVF_NO_TIME;
+    if (w->ways[WAY_LOCAL].t != NULL) {
+        local_ns = kvf_local_due_ns(w->ways[WAY_LOCAL].t);
+    }
+    if (kvf_control_has_work(w->control)) {
+        return 0;
+    }
+    uint64_t ends_ns[] = {
+        kvf_core_deadline(w->core), kvf_control_deadline(w->control), local_ns,
+        w->is_stats_due ? w->stats_ns + STATS_PERIOD_NS : UINT64_MAX,
+        w->stop == STOP_GRACE || w->stop == STOP_ALL ? w->stop_deadline_ns : UINT64_MAX};
     for (size_t i = 0; i < sizeof(ends_ns) / sizeof(ends_ns[0]); i++) {
         until_ns = ends_ns[i] < until_ns ? ends_ns[i] : until_ns;
     }
@@ -196,7 +239,8 @@ static _Noreturn void run(struct kvf_worker *w)
     uint64_t timeout_ns = 0;
     for (;;) {
         w->now_ns = kvf_clock_now_ns();
-        if (turn(w, timeout_ns) > 0) {
+        w->is_busy = turn(w, timeout_ns) > 0;
+        if (w->is_busy) {
             busy_ns = w->now_ns;
             timeout_ns = 0;
             continue;

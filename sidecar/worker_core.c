@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "sidecar/host/clock.h"
+#include "sidecar/host/guard.h"
 #include "sidecar/host/log.h"
 #include "sidecar/host/uring.h"
 #include "sidecar/worker.h"
@@ -38,6 +39,7 @@ static void on_placed(void *ctx, uint32_t lane, uint32_t epoch, uint32_t handle,
 {
     struct kvf_worker *w = ctx;
     w->placed_bytes += bytes;
+    w->local_bytes += w->lane_ways[lane] == WAY_LOCAL && !is_scratch ? bytes : 0;
     kvf_core_placed(w->core, w->now_ns, lane, epoch, handle, bytes, is_scratch);
 }
 
@@ -98,6 +100,12 @@ static const struct kvf_transport_region *on_region(void *ctx, uint32_t client, 
     return kvf_regions_find(w->regions, client, region);
 }
 
+static uint64_t on_now(void *ctx)
+{
+    struct kvf_worker *w = ctx;
+    return w->now_ns;
+}
+
 int kvf_worker_transport_create(struct kvf_worker *w)
 {
     struct kvf_transport_config config = {.lanes_max = KVF_WORKER_LANES_MAX,
@@ -117,9 +125,30 @@ int kvf_worker_transport_create(struct kvf_worker *w)
                                       .up_fn = on_up,
                                       .lost_fn = on_lost,
                                       .fenced_fn = on_fenced,
-                                      .region_fn = on_region};
-    w->ops = &kvf_tcp_ops;
-    return kvf_tcp_create(&config, &host, w->epoll_fd, &w->transport);
+                                      .region_fn = on_region,
+                                      .now_fn = on_now};
+    w->ways[WAY_TCP].ops = &kvf_tcp_ops;
+    int err = kvf_tcp_create(&config, &host, w->epoll_fd, &w->ways[WAY_TCP].t);
+    if (err == 0 && w->config.local != 0) {
+        err = kvf_guard_install();
+    }
+    if (err == 0 && w->config.local != 0) {
+        w->ways[WAY_LOCAL].ops = &kvf_local_ops;
+        err = kvf_local_create(&config, &host, &w->ways[WAY_LOCAL].t);
+    }
+    return err;
+}
+
+uint64_t kvf_worker_transport_poll(struct kvf_worker *w)
+{
+    uint64_t moved = w->ways[WAY_TCP].ops->poll(w->ways[WAY_TCP].t);
+    if (moved > 0) {
+        w->socket_ns = w->now_ns;
+    }
+    if (w->ways[WAY_LOCAL].t != NULL) {
+        moved += w->ways[WAY_LOCAL].ops->poll(w->ways[WAY_LOCAL].t);
+    }
+    return moved;
 }
 
 static int refuse_engine(int refusal)
@@ -143,7 +172,7 @@ int kvf_worker_check(const struct kvf_config *config)
 
 int kvf_worker_engine_check(struct kvf_worker *w)
 {
-    int refusal = kvf_tcp_engine_refusal(w->transport);
+    int refusal = kvf_tcp_engine_refusal(w->ways[WAY_TCP].t);
     char why[160];
     w->is_uring = kvf_worker_uses_uring(w);
     if (refusal != 0 && w->config.tcp_engine == KVF_CONFIG_URING) {
@@ -161,17 +190,48 @@ int kvf_worker_engine_check(struct kvf_worker *w)
 
 bool kvf_worker_uses_uring(const struct kvf_worker *w)
 {
-    return strcmp(kvf_tcp_engine_name(w->transport), "uring") == 0;
+    return strcmp(kvf_tcp_engine_name(w->ways[WAY_TCP].t), "uring") == 0;
 }
 
 /* ---- control --------------------------------------------------------------------------------------------- */
 
+/* Sockets have something to do: epoll is asked at once, and every turn for a while. */
+static void use_sockets(struct kvf_worker *w)
+{
+    w->socket_ns = w->now_ns;
+    w->look_ns = w->now_ns;
+}
+
 static void open_lane(struct kvf_worker *w, const struct kvf_lane_open *open)
 {
     w->lane_epochs[open->lane] = open->epoch; /* posts may come before the transport says up */
-    int err = w->ops->open(w->transport, open);
+    w->lane_ways[open->lane] = WAY_TCP;
+    use_sockets(w);
+    int err = w->ways[WAY_TCP].ops->open(w->ways[WAY_TCP].t, open);
     if (err != 0) {
         kvf_core_lane_lost(w->core, w->now_ns, open->lane, open->epoch, -err);
+    }
+}
+
+/* A lane to ourselves. What its LANE_HELLO would say is said to the core here, which has the other half as a
+ * lane of the peer that it accepted; then both come up at once. */
+static void open_loop(struct kvf_worker *w, const struct kvf_action *a)
+{
+    struct kvf_wire_lane_hello hello = {
+        .session = a->session, .lane_idx = a->lane % KVF_LANES_MAX, .epoch = a->epoch};
+    struct kvf_lane_open open = {.lane = a->lane, .epoch = a->epoch, .accepted_fd = -1};
+    w->lane_epochs[open.lane] = open.epoch;
+    w->lane_ways[open.lane] = WAY_LOCAL;
+    if (kvf_core_lane_accept(w->core, w->now_ns, &hello, &open.partner) != 0) {
+        kvf_core_lane_lost(w->core, w->now_ns, open.lane, open.epoch, ECONNREFUSED);
+        return;
+    }
+    w->lane_epochs[open.partner] = open.epoch;
+    w->lane_ways[open.partner] = WAY_LOCAL;
+    int err = w->ways[WAY_LOCAL].ops->open(w->ways[WAY_LOCAL].t, &open);
+    if (err != 0) {
+        kvf_core_lane_lost(w->core, w->now_ns, open.lane, open.epoch, -err);
+        kvf_core_lane_lost(w->core, w->now_ns, open.partner, open.epoch, -err);
     }
 }
 
@@ -188,7 +248,9 @@ int kvf_worker_control_create(struct kvf_worker *w)
     struct kvf_control_config config = {.listen = w->config.listen,
                                         .peers_max = KVF_WORKER_PEERS_MAX,
                                         .pending_max = PENDING_MAX,
-                                        .pending_ns = PENDING_NS};
+                                        .pending_ns = PENDING_NS,
+                                        .is_loop_used = w->config.local != 0,
+                                        .is_alone = w->config.transport == KVF_WIRE_LOCAL};
     return kvf_control_create(&config, w->core, w->epoll_fd, on_lane_accepted, w, &w->control);
 }
 
@@ -211,12 +273,13 @@ void kvf_worker_check_quiet(struct kvf_worker *w, uint32_t client)
 
 static void act(struct kvf_worker *w, const struct kvf_action *a)
 {
+    uint8_t way = w->lane_ways[a->lane]; /* of the actions that name a lane; 0 in the others */
     switch (a->kind) {
     case KVF_ACT_FENCE:
-        w->ops->fence(w->transport, a->lane, a->epoch);
+        w->ways[way].ops->fence(w->ways[way].t, a->lane, a->epoch);
         return;
     case KVF_ACT_DETACH:
-        w->ops->detach(w->transport, a->lane, a->cookie);
+        w->ways[way].ops->detach(w->ways[way].t, a->lane, a->cookie);
         return;
     case KVF_ACT_CLOSE_LEASES:
         kvf_clients_close_leases(w->clients, w->now_ns, a->client, a->slot, a->generation);
@@ -226,11 +289,18 @@ static void act(struct kvf_worker *w, const struct kvf_action *a)
         return;
     case KVF_ACT_CONNECT:
         kvf_control_connect(w->control, w->now_ns, a->peer, &a->addr);
+        if (!kvf_control_is_loop(w->control, a->peer)) {
+            use_sockets(w);
+        }
         return;
     case KVF_ACT_CLOSE:
         kvf_control_close(w->control, a->peer);
         return;
     case KVF_ACT_LANE_OPEN:
+        if (kvf_control_is_loop(w->control, a->lane / KVF_LANES_MAX)) {
+            open_loop(w, a);
+            return;
+        }
         open_lane(w, &(struct kvf_lane_open){.lane = a->lane,
                                              .epoch = a->epoch,
                                              .addr = a->addr,
@@ -240,6 +310,9 @@ static void act(struct kvf_worker *w, const struct kvf_action *a)
         return;
     case KVF_ACT_WRITE:
         kvf_control_write(w->control, w->now_ns, a->peer);
+        if (!kvf_control_is_loop(w->control, a->peer)) {
+            use_sockets(w);
+        }
         return;
     case KVF_ACT_POST:
         want_post(w, a->lane);
@@ -276,9 +349,11 @@ static uint32_t post_on(struct kvf_worker *w, uint32_t lane)
 {
     struct kvf_post post;
     uint32_t count = 0;
-    while (count < POSTS_PER_LANE_MAX && w->ops->can_post(w->transport, lane) &&
+    const struct kvf_transport_ops *ops = w->ways[w->lane_ways[lane]].ops;
+    struct kvf_transport *t = w->ways[w->lane_ways[lane]].t;
+    while (count < POSTS_PER_LANE_MAX && ops->can_post(t, lane) &&
            kvf_core_next_post(w->core, w->now_ns, lane, &post) == 1) {
-        int err = w->ops->post(w->transport, lane, &post);
+        int err = ops->post(t, lane, &post);
         if (err != 0) {
             /* A post the transport did not take has no completion of its own. */
             kvf_core_completed(w->core, w->now_ns, lane, w->lane_epochs[lane], &post, err);

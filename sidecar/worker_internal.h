@@ -32,6 +32,9 @@ enum stop_phase {
     STOP_TOLD,  /* the supervisor knows; it ends us */
 };
 
+/* What moves the bytes of a lane. */
+enum worker_way { WAY_TCP = 0, WAY_LOCAL, WAYS };
+
 struct kvf_worker {
     struct kvf_config config;
     uint64_t epoch;
@@ -41,8 +44,12 @@ struct kvf_worker {
     int link_fd;
 
     struct kvf_core *core;
-    const struct kvf_transport_ops *ops;
-    struct kvf_transport *transport;
+    struct {
+        const struct kvf_transport_ops *ops;
+        struct kvf_transport *t; /* NULL: not in use */
+    } ways[WAYS];
+    uint8_t
+        lane_ways[KVF_WORKER_LANES_MAX]; /* of the last open; a lane never opened is tcp's */
     struct kvf_control *control;
     struct kvf_helper *helper;
     uint64_t helper_seq;       /* the job that its others wait for, ... */
@@ -58,6 +65,10 @@ struct kvf_worker {
     uint32_t post_lane_count;
     uint32_t lane_epochs[KVF_WORKER_LANES_MAX]; /* of the streams that are up */
     uint64_t placed_bytes;                      /* since the last refresh of the room lines */
+    uint64_t local_bytes;                       /* copied from region to region */
+    bool is_busy;                               /* the last turn had something to do */
+    uint64_t look_ns;                           /* while awake, epoll is not asked before */
+    uint64_t socket_ns; /* when a socket was last heard of, or given something to do */
 
     struct kvf_link_operated answer; /* to an operator, sent once `out` is empty ... */
     size_t answer_bytes;             /* ... 0: none is owed */
@@ -91,6 +102,8 @@ int kvf_worker_transport_create(struct kvf_worker *w);
 /* Says which engine tcp has and why. -errno: not the one that was asked for by name. */
 int kvf_worker_engine_check(struct kvf_worker *w);
 bool kvf_worker_uses_uring(const struct kvf_worker *w);
+/* One turn of every transport in use. Bytes moved. */
+uint64_t kvf_worker_transport_poll(struct kvf_worker *w);
 int kvf_worker_control_create(struct kvf_worker *w);
 /* Does what the core wants until it wants nothing; returns how many actions that were. */
 uint32_t kvf_worker_actions(struct kvf_worker *w);

@@ -68,7 +68,7 @@ static void copy_engine(struct kvf_worker *w, struct kvf_stats_shm *shm)
 {
     uint64_t calls;
     uint64_t enters;
-    kvf_tcp_engine_counts(w->transport, &calls, &enters);
+    kvf_tcp_engine_counts(w->ways[WAY_TCP].t, &calls, &enters);
     kvf_stats_set(shm, KVF_VALUE_TCP_ENGINE,
                   w->is_uring ? KVF_TCP_ENGINE_URING : KVF_TCP_ENGINE_SOCKETS);
     kvf_stats_set(shm, KVF_VALUE_TCP_CALLS, w->base[KVF_VALUE_TCP_CALLS] + calls);
@@ -98,6 +98,7 @@ void kvf_worker_stats_copy(struct kvf_worker *w)
         kvf_stats_set(shm, KVF_VALUE_CORE_GAUGES + i, gauges[i]);
     }
     kvf_stats_set(shm, KVF_VALUE_BAD_CLIENT_BYTES, w->base[KVF_VALUE_BAD_CLIENT_BYTES] + bad);
+    kvf_stats_set(shm, KVF_VALUE_LOCAL_BYTES, w->base[KVF_VALUE_LOCAL_BYTES] + w->local_bytes);
     kvf_stats_set(shm, KVF_VALUE_CLIENTS, kvf_clients_count(w->clients));
     kvf_stats_set(shm, KVF_VALUE_REGIONS, kvf_regions_live(w->regions));
     kvf_stats_set(shm, KVF_VALUE_LOOP_COUNT, w->loop_count);

@@ -19,6 +19,7 @@ enum item_form {
     FORM_US,
     FORM_PLACEMENT,
     FORM_ENGINE,
+    FORM_TRANSPORT,
     FORM_CPU, /* number plus one, 0 is none */
     FORM_BOOL
 };
@@ -97,6 +98,11 @@ static void add_entry(struct row *row, struct kvf_stat_entry *entry, const char 
     case FORM_ENGINE:
         shown = entry->value == 1   ? "sockets"
                 : entry->value == 2 ? "io_uring"
+                                     : kvf_format_count(text, entry->value);
+        break;
+    case FORM_TRANSPORT:
+        shown = entry->value == 1   ? "tcp"
+                : entry->value == 4 ? "local"
                                     : kvf_format_count(text, entry->value);
         break;
     case FORM_CPU:
@@ -375,6 +381,7 @@ static void print_traffic(FILE *out, struct kvf_stat_daemon *daemon)
         {"bytes_placed_total", "placed", FORM_BYTES},
         {"bytes_posted_total", "posted", FORM_BYTES},
         {"bytes_refused_total", "refused", FORM_BYTES},
+        {"local_bytes_total", "local", FORM_BYTES},
         {"posted_bytes", "in flight", FORM_BYTES},
         {"posts_total", "posts", FORM_COUNT},
         {"completions_total", "completions", FORM_COUNT},
@@ -395,6 +402,7 @@ static void print_traffic(FILE *out, struct kvf_stat_daemon *daemon)
         {"peers_up", "up", FORM_COUNT},
         {"lanes_up", "lanes up", FORM_COUNT},
         {"peers_lost_total", "lost", FORM_COUNT},
+        {"transport", "transport", FORM_TRANSPORT},
         {"lane_rate_bytes_per_s", "lane rate", FORM_RATE},
         {"placement", "placement", FORM_PLACEMENT},
     };

@@ -70,6 +70,7 @@ struct kvf_room_rec {
     uint64_t generation;
     uint64_t label;
     uint64_t key;
+    uint64_t opened_ns;
     uint64_t wait_since_ns; /* in the bootstrap list: opened, or a grant was lost */
     uint64_t closed_ns;
     uint64_t close_to_drained_ns;

@@ -288,6 +288,7 @@ static int begin_room(struct kvf_core *core, uint64_t now_ns, const struct kvf_c
     *r = (struct kvf_room_rec){.generation = open->generation,
                                .label = open->label,
                                .key = open->key,
+                               .opened_ns = now_ns,
                                .wait_since_ns = now_ns,
                                .role = (uint8_t)role,
                                .run_block = KVF_RUNS_NONE};

@@ -194,7 +194,7 @@ int kvf_wire_get_hello(const unsigned char *payload, size_t bytes, struct kvf_wi
         .auth_kind = payload[35],
         .receives_per_lane = get_u32(payload + 36),
     };
-    if (m.transport > KVF_WIRE_SIM || m.placement > KVF_PLACEMENT_POSTED ||
+    if (m.transport > KVF_WIRE_LOCAL || m.placement > KVF_PLACEMENT_POSTED ||
         m.lane_count > KVF_LANES_MAX || !name_is_plain(payload + 40)) {
         return -EPROTO;
     }

@@ -56,7 +56,12 @@ struct kvf_wire_header {
     uint32_t seq; /* counts frames of this direction from 0 */
 };
 
-enum kvf_wire_transport { KVF_WIRE_TCP = 1, KVF_WIRE_VERBS = 2, KVF_WIRE_SIM = 3 };
+enum kvf_wire_transport {
+    KVF_WIRE_TCP = 1,
+    KVF_WIRE_VERBS = 2,
+    KVF_WIRE_SIM = 3,
+    KVF_WIRE_LOCAL = 4, /* speaks to itself alone */
+};
 enum kvf_placement { KVF_PLACEMENT_CHECKED = 1, KVF_PLACEMENT_POSTED = 2 };
 
 struct kvf_wire_hello {

@@ -49,7 +49,9 @@ struct option {
     const char *help;
 };
 
-static const struct option_word transport_words[] = {{"tcp", KVF_CONFIG_TCP}, {NULL, 0}};
+static const struct option_word transport_words[] = {
+    {"tcp", KVF_CONFIG_TCP}, {"local", KVF_CONFIG_LOCAL}, {NULL, 0}};
+static const struct option_word on_off_words[] = {{"on", 1}, {"off", 0}, {NULL, 0}};
 static const struct option_word placement_words[] = {
     {"checked", KVF_CONFIG_CHECKED}, {"posted", KVF_CONFIG_POSTED}, {NULL, 0}};
 static const struct option_word engine_words[] = {{"auto", KVF_CONFIG_AUTO},
@@ -83,7 +85,13 @@ static const struct option options[] = {
      .help = "allow a listen address that other hosts reach. Peers are NOT authenticated: whoever\n"
              "reaches the port may write into pages that a room granted. Trusted networks only"},
     {.name = "transport", .kind = OPTION_WORD, .off = AT(transport), .preset = KVF_CONFIG_TCP,
-     .words = transport_words, .value = "tcp", .help = "what moves the bytes"},
+     .words = transport_words, .value = "tcp|local",
+     .help = "what moves bytes between daemons. local: nothing does, rooms are between engines of this\n"
+             "daemon alone; --listen is then the address by which they name it, and nobody listens"},
+    {.name = "local", .kind = OPTION_WORD, .off = AT(local), .preset = 1, .words = on_off_words,
+     .value = "on|off",
+     .help = "on: rooms between engines of this daemon are copied from memory to memory.\n"
+             "off: they go through its own socket like those of other daemons"},
     {.name = "tcp-placement", .kind = OPTION_WORD, .off = AT(placement),
      .preset = KVF_CONFIG_CHECKED, .words = placement_words, .value = "checked|posted",
      .help = "checked: the grant is looked at before every receive, so an aborted room is idle at once.\n"
@@ -479,6 +487,10 @@ static int check_whole(struct kvf_config *config, char *ret_error, size_t cap)
             "whoever connects could write into granted pages; use a loopback address, or say "
             "--insecure-listen if this network is trusted",
             kvf_addr_format(&config->listen, text, sizeof(text)));
+    }
+    if (config->transport == KVF_CONFIG_LOCAL && config->local == 0) {
+        return refuse(ret_error, cap,
+                      "--local off: with --transport local nothing would move any byte");
     }
     rc = find_run_dir(config, ret_error, cap);
     if (rc != 0) {

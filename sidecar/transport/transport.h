@@ -1,6 +1,6 @@
 /* The small ops table between the worker's loop and whatever moves bytes, and its contract.
  *
- * For every implementation (tcp; later local, verbs; the simulator's double):
+ * For every implementation (tcp, local; later verbs; the simulator's double):
  *  T1  Each accepted post yields exactly one completion, also through a fence.
  *  T2  Posts of one lane leave in order; a marker is behind everything posted before it.
  *  T3  A fence returns (fenced) only when nothing of that lane's epoch can touch a page any more, ours
@@ -8,7 +8,7 @@
  *  T4  The sink asks place before every receive and obeys the answer.
  *  T5  Nothing is ever resent on a stream; any error ends the stream (lost), and only that stream.
  *  T6  Reading never waits for writing, and no call blocks.
- *  T7  Nothing here touches client memory except by a system call that can fail.
+ *  T7  Nothing here touches client memory except by a call that can fail.
  * All calls come from the worker's loop thread. Events go to the host through callbacks of struct
  * kvf_transport_host, from within the ops, on the same thread. */
 #ifndef KVF_TRANSPORT_TRANSPORT_H
@@ -51,6 +51,9 @@ struct kvf_transport_host {
     /* NULL if this client or region is not mapped. */
     const struct kvf_transport_region *(*region_fn)(void *ctx, uint32_t client,
                                                     uint32_t region);
+    /* The time of this turn, monotonic. Asked by transports that pace by themselves (local), and only if
+     * lane_rate_bytes is set; may be NULL otherwise. A question, like place_fn and region_fn. */
+    uint64_t (*now_fn)(void *ctx);
 };
 
 /* Who makes tcp's calls. auto: io_uring where the host allows it, else plain sockets. */
@@ -77,6 +80,9 @@ struct kvf_lane_open {
     uint32_t lane_idx;
     int accepted_fd; /* source side: an accepted stream whose LANE_HELLO was read; -1: connect. The
                         transport owns the descriptor from here on, also on failure */
+    uint32_t
+        partner; /* local: `lane` is the sink's half and this the source's; one call opens both.
+                         Others do not look at it */
 };
 
 struct kvf_transport_ops {
@@ -116,5 +122,16 @@ int kvf_tcp_engine_refusal(const struct kvf_transport *t);
 /* Receives and sends made so far, and how many system calls that were. */
 void kvf_tcp_engine_counts(const struct kvf_transport *t, uint64_t *ret_calls,
                            uint64_t *ret_enters);
+
+/* local: both ends of a lane are in this process, and poll copies from pages to pages. Needs
+ * kvf_guard_install. -EINVAL (a limit that is 0, a queue length that is no power of two, a rate without
+ * now_fn), -ENOMEM. */
+extern const struct kvf_transport_ops kvf_local_ops;
+int kvf_local_create(const struct kvf_transport_config *config,
+                     const struct kvf_transport_host *host,
+                     struct kvf_transport **ret_transport);
+/* When poll has something to do: 0 now, KVF_NO_TIME not before the next open, post or fence, else the time
+ * at which a paced lane may go on. Do not sleep beyond it. */
+uint64_t kvf_local_due_ns(const struct kvf_transport *t);
 
 #endif

@@ -159,10 +159,15 @@ const struct rig_event *rig_last(const struct rig_end *end, enum rig_event_kind 
 
 extern const struct rig_kind rig_tcp_kind;       /* over plain sockets */
 extern const struct rig_kind rig_tcp_uring_kind; /* over io_uring */
+extern const struct rig_kind rig_tcp_kind;
+extern const struct rig_kind rig_local_kind;
 /* The simulator's doubles: of tcp, and of RC verbs. */
 extern const struct rig_kind rig_sim_kind;
 extern const struct rig_kind rig_sim_nic_kind;
 /* tcp's accepted descriptor of a lane, for tests that shrink its buffers; owned by the transport. */
 int rig_tcp_source_fd(struct rig *rig, uint32_t lane);
+/* local's clock, for lanes with a rate; it stands still until set. When poll has something to do. */
+void rig_local_set_now(struct rig *rig, uint64_t now_ns);
+uint64_t rig_local_due_ns(struct rig *rig);
 
 #endif

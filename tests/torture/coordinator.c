@@ -43,7 +43,8 @@ static void make_plan(const struct run *run, const struct kvf_policy *policy,
 {
     const struct kvf_options *o = run->inputs->options;
     struct kvf_fleet_plan plan = {.geometry = o->geometry, .seed = o->seed};
-    uint32_t lanes = o->prefill_count * o->decode_count * o->lanes;
+    uint32_t pairs = o->is_local ? 1 : o->prefill_count * o->decode_count; /* of daemons */
+    uint32_t lanes = pairs * o->lanes;
     uint32_t seats = lanes * o->lane_rooms * WAITING_FACTOR;
     plan.settle_ns = SETTLE_NS;
     plan.resweep_ns = RESWEEP_NS;
@@ -57,6 +58,7 @@ static void make_plan(const struct run *run, const struct kvf_policy *policy,
     plan.timer_us = policy->timer_us;
     plan.inject = (uint32_t)o->inject;
     plan.has_planned_faults = o->has_planned_faults;
+    plan.is_local = o->is_local;
     /* Three quarters of what all seats could want at once: now and then a request waits for pages,
      * and the hot end of the free list is never far from the last abort. */
     plan.prefill_pages = plan.seats * o->pages_max * 3 / 4 / o->prefill_count + o->pages_max;
@@ -347,7 +349,8 @@ int kvf_coordinator_run(const struct kvf_plan_inputs *inputs, const struct kvf_p
     memset(ret_result, 0, sizeof(*ret_result));
     ret_result->policy = *policy;
     /* What a daemon moves bytes with, unless its ready line says otherwise. */
-    snprintf(ret_result->transport_engine, sizeof(ret_result->transport_engine), "sockets");
+    snprintf(ret_result->transport_engine, sizeof(ret_result->transport_engine), "%s",
+             inputs->options->is_local ? "memory" : "sockets");
     rc = kvf_launch_prepare(&run.launch, inputs->options, ret_result);
     if (rc == 0) {
         make_plan(&run, policy, &plan);

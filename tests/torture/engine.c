@@ -36,7 +36,8 @@ static int engine_attach(struct kvf_engine *e)
     char name[32];
     struct kvf_attach_opts opts = {.size_bytes = sizeof(opts), .timeout_ms = ATTACH_MS};
     snprintf(name, sizeof(name), "%s%u", e->is_prefill ? "prefill" : "decode", e->index);
-    snprintf(socket_path, sizeof(socket_path), "%s/%s.sock", e->plan->run_dir, name);
+    snprintf(socket_path, sizeof(socket_path), "%s/%s.sock", e->plan->run_dir,
+             e->plan->is_local ? KVF_LOCAL_DAEMON : name);
     opts.socket_path = socket_path;
     opts.client_name = name;
     opts.rooms_max = CLIENT_ROOMS;

@@ -13,6 +13,8 @@
 #include "tests/torture/tally.h"
 
 #define KVF_ENGINES_OF_KIND_MAX 8u
+/* The daemon of all engines, if there is one alone. */
+#define KVF_LOCAL_DAEMON "local"
 #define KVF_ENGINES_MAX (2 * KVF_ENGINES_OF_KIND_MAX)
 #define KVF_SAMPLES_MAX (UINT32_C(1) << 22)
 
@@ -52,6 +54,7 @@ struct kvf_fleet_plan {
     uint32_t timer_us;
     uint32_t inject;
     uint32_t has_planned_faults; /* the network fails on purpose */
+    uint32_t is_local; /* one daemon, called KVF_LOCAL_DAEMON */
     char run_dir[96];
     char prefill_addr[KVF_ENGINES_OF_KIND_MAX][64];
 };

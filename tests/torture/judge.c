@@ -82,8 +82,9 @@ static enum kvf_exit judge_common(const struct kvf_result *r, char *ret_why, siz
         return KVF_EXIT_LOST;
     }
     if (tally(r, KVF_TALLY_BOUND_BROKEN) > 0) {
-        snprintf(ret_why, cap, "%" PRIu64 " rooms took longer than the bound of %" PRIu64 " us",
-                 tally(r, KVF_TALLY_BOUND_BROKEN), r->bound_worst_us);
+        snprintf(ret_why, cap,
+                 "%" PRIu64 " rooms took longer than the bound of %" PRIu64 " us; %s",
+                 tally(r, KVF_TALLY_BOUND_BROKEN), r->bound_worst_us, r->note);
         return KVF_EXIT_BOUND;
     }
     return KVF_EXIT_CLEAN;

@@ -39,6 +39,7 @@ int kvf_launch_prepare(struct kvf_launch *launch, const struct kvf_options *opti
     launch->options = options;
     launch->result = result;
     launch->count = options->prefill_count + options->decode_count;
+    launch->daemon_count = options->is_local ? 1 : launch->count;
     if (kvf_program_path(NULL, launch->self_path, sizeof(launch->self_path)) != 0 ||
         kvf_program_path("kvfenced", launch->daemon_path, sizeof(launch->daemon_path)) != 0 ||
         kvf_program_path("kvfence-proxy", launch->proxy_path, sizeof(launch->proxy_path)) !=
@@ -106,7 +107,7 @@ static void daemon_args(const struct kvf_launch *launch, const char *name, struc
     arg_add(args, "--listen");
     arg_add(args, "127.0.0.1:0");
     arg_add(args, "--transport");
-    arg_add(args, "tcp");
+    arg_add(args, o->is_local ? "local" : "tcp");
     arg_add(args, "--tcp-placement");
     arg_add(args, "%s", o->is_checked ? "checked" : "posted");
     add_pair(args, "lane-rate", o->lane_rate);
@@ -156,7 +157,11 @@ static int spawn_daemon(struct kvf_launch *launch, uint32_t i)
     struct kvf_child *child = &launch->daemons[i];
     struct args args = {.count = 0};
     char log_path[160];
-    name_of(launch, i, child->name, sizeof(child->name));
+    if (launch->options->is_local) {
+        snprintf(child->name, sizeof(child->name), "%s", KVF_LOCAL_DAEMON);
+    } else {
+        name_of(launch, i, child->name, sizeof(child->name));
+    }
     daemon_args(launch, child->name, &args);
     snprintf(log_path, sizeof(log_path), "%s/%s.log", launch->run_dir, child->name);
     struct kvf_spawn spawn = {.path = launch->self_path,
@@ -200,11 +205,13 @@ static int await_daemon(struct kvf_launch *launch, uint32_t i)
         snprintf(launch->result->transport_engine, sizeof(launch->result->transport_engine),
                  "%.*s", (int)strcspn(engine, " "), engine);
     }
-    if (i < launch->options->prefill_count) {
-        struct kvf_fleet_plan *plan = &launch->fleet->shm->plan;
-        listen += strlen(" listen=");
-        snprintf(plan->prefill_addr[i], sizeof(plan->prefill_addr[i]), "%.*s",
-                 (int)strcspn(listen, " "), listen);
+    struct kvf_fleet_plan *plan = &launch->fleet->shm->plan;
+    listen += strlen(" listen=");
+    for (uint32_t k = 0; k < launch->options->prefill_count; k++) {
+        if (k == i || launch->options->is_local) {
+            snprintf(plan->prefill_addr[k], sizeof(plan->prefill_addr[k]), "%.*s",
+                     (int)strcspn(listen, " "), listen);
+        }
     }
     return 0;
 }
@@ -228,12 +235,12 @@ static int start_proxy(struct kvf_launch *launch, uint32_t i)
 int kvf_launch_daemons(struct kvf_launch *launch, struct kvf_fleet *fleet)
 {
     launch->fleet = fleet;
-    for (uint32_t i = 0; i < launch->count; i++) {
+    for (uint32_t i = 0; i < launch->daemon_count; i++) {
         if (spawn_daemon(launch, i) != 0) {
             return -1;
         }
     }
-    for (uint32_t i = 0; i < launch->count; i++) {
+    for (uint32_t i = 0; i < launch->daemon_count; i++) {
         if (await_daemon(launch, i) != 0) {
             return -1;
         }
@@ -296,19 +303,24 @@ static int engine_broke(struct kvf_launch *launch, uint32_t i)
                            shm->error[0] == 0 ? "it left no word" : shm->error);
 }
 
-int kvf_launch_check(struct kvf_launch *launch)
+static int daemon_broke(struct kvf_launch *launch, uint32_t i)
 {
+    const struct kvf_child *child = &launch->daemons[i];
     char end[32];
     char words[256];
     char log_path[160];
+    describe_end(child, end, sizeof(end));
+    snprintf(log_path, sizeof(log_path), "%s/%s.log", launch->run_dir, child->name);
+    last_words(log_path, words, sizeof(words));
+    return kvf_launch_fail(launch, "daemon %s ended during the run with %s%s%s", child->name,
+                           end, words[0] == 0 ? "" : "; it says: ", words);
+}
+
+int kvf_launch_check(struct kvf_launch *launch)
+{
     for (uint32_t i = 0; i < launch->count; i++) {
-        if (kvf_child_has_ended(&launch->daemons[i])) {
-            const struct kvf_child *child = &launch->daemons[i];
-            describe_end(child, end, sizeof(end));
-            snprintf(log_path, sizeof(log_path), "%s/%s.log", launch->run_dir, child->name);
-            last_words(log_path, words, sizeof(words));
-            return kvf_launch_fail(launch, "daemon %s ended during the run with %s%s%s",
-                                   child->name, end, words[0] == 0 ? "" : "; it says: ", words);
+        if (i < launch->daemon_count && kvf_child_has_ended(&launch->daemons[i])) {
+            return daemon_broke(launch, i);
         }
         if (kvf_child_has_ended(&launch->engines[i])) {
             return engine_broke(launch, i);
@@ -416,12 +428,12 @@ void kvf_launch_end(struct kvf_launch *launch)
         }
         kvf_child_wait(&launch->engines[i], DAEMON_END_MS);
     }
-    for (uint32_t i = 0; i < launch->count; i++) {
+    for (uint32_t i = 0; i < launch->daemon_count; i++) {
         if (!kvf_child_has_ended(&launch->daemons[i])) {
             kill(launch->daemons[i].pid, SIGTERM);
         }
     }
-    for (uint32_t i = 0; i < launch->count; i++) {
+    for (uint32_t i = 0; i < launch->daemon_count; i++) {
         struct kvf_child *child = &launch->daemons[i];
         if (child->pid == 0) {
             continue;

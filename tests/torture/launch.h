@@ -12,9 +12,10 @@ struct kvf_launch {
     const struct kvf_options *options;
     struct kvf_fleet *fleet; /* its plan gets the daemons' addresses */
     struct kvf_result *result;
-    struct kvf_child daemons[KVF_ENGINES_MAX]; /* prefill first, then decode */
+    struct kvf_child daemons[KVF_ENGINES_MAX]; /* prefill first, then decode; or one */
     struct kvf_child engines[KVF_ENGINES_MAX];
-    uint32_t count;                                    /* of each */
+    uint32_t count; /* of engines */
+    uint32_t daemon_count;
     struct kvf_proxy proxies[KVF_ENGINES_OF_KIND_MAX]; /* in front of prefill, if asked for */
     char run_dir[96];
     char self_path[512];

@@ -298,9 +298,10 @@ static int take_option(struct parse *p, int id, char *text)
     struct kvf_options *o = &p->options;
     switch (id) {
     case OPT_TRANSPORT:
-        return strcmp(text, "tcp") == 0
+        o->is_local = strcmp(text, "local") == 0;
+        return o->is_local || strcmp(text, "tcp") == 0
                    ? 0
-                   : refuse(p, "transport", text, "tcp is the only one yet");
+                   : refuse(p, "transport", text, "it is tcp or local");
     case OPT_RELEASE:
         o->policy_count = 0;
         p->has_release = true;
@@ -478,8 +479,7 @@ static const char help_text[] =
     "                        input_length, output_length). Default: the table of the "
     "tree, 12,031\n"
     "                        requests of a chat service\n"
-    "  --prefill N, --decode M   engines, each with a daemon of its own. Default 2 and "
-    "1, at most 8\n"
+    "  --prefill N, --decode M   engines. Default 2 and 1, at most 8\n"
     "  --inject FAULT        flip-byte, skip-plane, swap-pages, drained-at-once: shows "
     "that the\n"
     "                        checker can see; must end with 10\n"
@@ -491,7 +491,9 @@ static const char help_text[] =
     "  --plane-divisor N, --token-divisor N   instead of the preset's\n"
     "  --pages-max N         longer prompts are cut to so many pages. Default 40\n"
     "how bytes move\n"
-    "  --transport tcp       the only one yet\n"
+    "  --transport tcp|local   tcp (default): a daemon beside each engine. local: one daemon "
+    "for all,\n"
+    "                        which copies between them\n"
     "  --tcp-placement posted|checked   posted (default) places what was posted, as an "
     "RDMA NIC\n"
     "                        does; checked refuses it once the daemon has seen the abort, "

@@ -27,6 +27,7 @@ struct kvf_options {
     bool is_help;
     bool is_version;
     bool is_checked;                   /* placement */
+    bool is_local;                     /* one daemon for all engines, transport local */
     bool has_planned_faults;           /* a proxy ends connections or keeps them waiting */
     char proxy[KVF_PROXY_RULES_BYTES]; /* rules of the proxies in front of prefill; "": none */
     enum kvf_inject inject;

@@ -7,6 +7,7 @@
  * `forgetful` asks nothing. Whatever the policy, the experiment itself goes on watching the room until it
  * is drained, and looks at the canary until a little after that. */
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -136,6 +137,18 @@ static void tally_donor(struct kvf_decode *d, struct kvf_seat *seat)
     kvf_engine_tally(e, KVF_TALLY_LANDED_AFTER, landed);
 }
 
+/* A bound that was broken must not go unseen either; it comes before other notes. */
+static void note_late(struct kvf_decode *d, const struct kvf_seat *seat,
+                      const struct kvf_room_info *info, uint64_t engine_us)
+{
+    struct kvf_engine *e = &d->engine;
+    snprintf(e->shm->note, sizeof(e->shm->note),
+             "request %u, abort of kind %u by side %u: %" PRIu64 " us from the abort, %" PRIu64
+             " from its close to drained, %s",
+             seat->request_idx, seat->request->abort_kind, seat->request->abort_side, engine_us,
+             info->close_to_drained_ns / 1000, kvf_code_name_of((int)info->reason));
+}
+
 /* The room is drained and failed: what kind of abort was it, and how long did the proof take? */
 static int note_failed(struct kvf_decode *d, struct kvf_seat *seat)
 {
@@ -155,6 +168,7 @@ static int note_failed(struct kvf_decode *d, struct kvf_seat *seat)
     }
     if (engine_us > bound_us || info.close_to_drained_ns / 1000 > bound_us) {
         kvf_engine_tally(e, KVF_TALLY_BOUND_BROKEN, 1);
+        note_late(d, seat, &info, engine_us);
     }
     if (seat->placed_at_abort > 0 && seat->placed_at_abort < total_bytes(d, seat)) {
         tally_donor(d, seat);

@@ -402,7 +402,7 @@ Test(wire, fields_out_of_range_are_refused)
         const struct message *hello = &messages[0], *lane = &messages[1],
                              *region = &messages[2];
         const struct message *grant = &messages[3], *ended = &messages[7];
-        assert_refused(hello, 32, 1, 4);                 /* transport */
+        assert_refused(hello, 32, 1, 5);                 /* transport */
         assert_refused(hello, 33, 1, 3);                 /* placement */
         assert_refused(hello, 34, 1, KVF_LANES_MAX + 1); /* lanes */
         assert_refused(hello, 40, 2, 'a' | '\n' << 8);   /* a name for a log file */
