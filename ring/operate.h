@@ -95,9 +95,10 @@ struct kvf_operate_room {
     uint64_t generation;
     uint64_t label;
     uint64_t key;
-    uint64_t age_ns;   /* since it closed; while it is open, since it was opened */
-    uint64_t pages;    /* 0: not known yet */
-    uint32_t phase;    /* enum kvf_phase */
+    uint64_t
+        age_ns;     /* since it closed; while it is open, since it was opened or lost a grant */
+    uint64_t pages; /* 0: not known yet */
+    uint32_t phase; /* enum kvf_phase */
     uint32_t is_sink;  /* 1; 0: a source. Of rooms of an earlier worker this is not known: 2 */
     uint32_t reason;   /* 0, a KVF_E_*, or its engine's */
     uint32_t unproven; /* (grant, lane) pairs of a sink, posts of a source */

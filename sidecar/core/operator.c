@@ -5,13 +5,25 @@
 #include <errno.h>
 #include <string.h>
 
+/* Those that wait for their first grant; one that lost a grant and waits for the next one is running. */
+static void close_waiting(struct kvf_core *core, uint64_t now_ns)
+{
+    for (uint32_t client = 0; client < core->limits.clients_max; client++) {
+        const struct kvf_client_rec *c = &core->clients[client];
+        for (uint32_t slot = 0; slot < c->rooms_max && c->undrained > 0; slot++) {
+            uint32_t room = kvf_room_idx(core, client, slot);
+            if (kvf_list_has(&core->bootstrap, room) && !core->rooms[room].waits_again) {
+                kvf_room_close(core, now_ns, room, KVF_OUTCOME_FAILED, KVF_E_SHUTDOWN, 0);
+            }
+        }
+    }
+}
+
 void kvf_core_drain(struct kvf_core *core, uint64_t now_ns, bool is_draining)
 {
     core->is_draining = is_draining;
-    uint32_t room;
-    while (is_draining && (room = kvf_list_first(&core->bootstrap)) != KVF_LIST_NONE) {
-        kvf_room_close(core, now_ns, room, KVF_OUTCOME_FAILED, KVF_E_SHUTDOWN, 0);
-        assert(kvf_list_first(&core->bootstrap) != room);
+    if (is_draining) {
+        close_waiting(core, now_ns);
     }
 }
 
@@ -254,7 +266,7 @@ static void fill_room(const struct kvf_core *core, uint64_t now_ns, uint32_t cli
         .generation = r->generation,
         .label = r->label,
         .key = r->key,
-        .age_ns = now_ns - (r->phase == KVF_PHASE_OPEN ? r->opened_ns : r->closed_ns),
+        .age_ns = now_ns - (r->phase == KVF_PHASE_OPEN ? r->wait_since_ns : r->closed_ns),
         .pages = is_sink ? r->page_count : r->piece_pages,
         .phase = r->phase,
         .is_sink = r->is_adopted ? 2u : is_sink,

@@ -258,9 +258,15 @@ Test(core_operator, a_drain_closes_what_waits_lets_what_runs_go_on_and_is_taken_
     struct pair_room *waiting = pair_sink(p, 0, 1, 2, 20, 4);
     struct pair_room *wanting = pair_source(p, 0, 3);
     pair_settle(p);
+    /* The running one has just lost its lane and waits for a new grant: that is no wait for a first one. */
+    p->daemons[0].hold_fences = true;
+    pair_stream_lose(p, pair_stream(p, 0, 1, 0), PAIR_SINK);
+    pair_fences_return(p, 0);
+    p->daemons[0].hold_fences = false;
+    cr_assert(core_of(p, 0)->rooms[running->slot].waits_again);
     kvf_core_drain(core_of(p, 0), p->now_ns, true);
     pair_drain(p, 0);
-    pair_settle(p);
+    pair_advance(p, 100 * PAIR_MS);
     cr_assert_eq(waiting->view.reason, KVF_E_SHUTDOWN);
     pair_expect(wanting, KVF_OUTCOME_FAILED, KVF_PROOF_NEVER_POSTED, KVF_E_SHUTDOWN);
     cr_assert_eq(pair_phase(running), KVF_PHASE_OPEN);

@@ -289,13 +289,13 @@ static void waiting_ends_with_its_deadline(void)
     part_leave(&p);
 
     /* A waiter that dies leaves nothing. */
-    uint64_t clients = daemon_stat(decode, "clients");
+    WAIT_FOR(daemon_stat(decode, "clients") == 2, 4000, "the engine and who left the lease");
     struct helper *waiter = helper_start("waiter", decode->socket_path, h.path, NULL);
     helper_expect(waiter, "waits", WAIT_MS);
-    WAIT_FOR(daemon_stat(decode, "clients") == clients + 1, 2000, "not attached");
+    WAIT_FOR(daemon_stat(decode, "clients") == 3, 4000, "not attached");
     sleep_us(100000);
     helper_kill(waiter);
-    WAIT_FOR(daemon_stat(decode, "clients") == clients, 2000, "the dead waiter is still known");
+    WAIT_FOR(daemon_stat(decode, "clients") == 2, 4000, "the dead waiter is still known");
 
     /* The memory goes into quarantine under the eyes of one who waits. */
     p = (struct part){.client = client_attach(decode, 4), .fd = h.fd, .bytes = 16 * LINE};
@@ -497,12 +497,27 @@ static pid_t second_thread(pid_t pid)
     return found;
 }
 
+static uint32_t count_in_log(const char *words)
+{
+    char path[96];
+    char line[512];
+    uint32_t count = 0;
+    snprintf(path, sizeof path, "%s/decode.log", case_dir());
+    FILE *log = fopen(path, "re");
+    CHECK(log != NULL, "%s: %s", path, strerror(errno));
+    while (fgets(line, sizeof line, log) != NULL) {
+        count += strstr(line, words) != NULL;
+    }
+    fclose(log);
+    return count;
+}
+
 /* The worker's helper is stopped, and its loop goes on: a registration does not come back. It costs that client,
  * and the worker; everybody else's engine goes on with the next one. */
 static void helper_stands_still(void)
 {
     prefill = daemon_start("prefill", NULL);
-    decode = daemon_start("decode", "--watchdog-ms", "200", NULL);
+    decode = daemon_start("decode", "--watchdog-ms", "500", NULL);
     struct engine *from = engine_start(prefill, &geometry, 0);
     struct engine *to = engine_start(decode, &geometry, 0);
     kvf_pool *pool = pool_make(16 * LINE);
@@ -518,20 +533,20 @@ static void helper_stands_still(void)
     register_part(&p);
     CHECK_CODE(p.rc, -KVF_E_DAEMON_GONE, "a registration that does not come back");
     /* Told to go by a packet of its own, then the connection ends. */
-    CHECK(p.took_ms >= 1500 && p.took_ms < 10000, "after %llu ms",
+    CHECK(p.took_ms >= 4000 && p.took_ms < 15000, "after %llu ms",
           (unsigned long long)p.took_ms);
     int status =
         0; /* its stop, then its end, which we have to take before the process may be reaped */
     WAIT_FOR(waitpid(helper, &status, WNOHANG | __WALL) == helper && WIFSIGNALED(status), 5000,
              "the thread lives on");
-    daemon_wait_worker(decode, 5000);
-    WAIT_FOR(kvf_daemon_check(to->client) == 0, 5000, "the next worker does not serve");
+    WAIT_FOR(kvf_daemon_check(to->client) == 0, 10000, "the next worker does not serve");
+    decode->worker = daemon_worker_now(decode);
     test_say("a helper that stood still was replaced after %llu ms",
              (unsigned long long)(now_ns() - start_ns) / 1000000u);
     transfer_once(from, to, key_next(), 0, 20);
-    sleep_us(3000000);
-    CHECK_IS(daemon_stat(decode, "worker_starts"), 2,
-             "workers: the next one made the same call");
+    sleep_us(6000000);
+    /* Not by the number of workers: a watchdog may end one on a busy machine too. */
+    CHECK_IS(count_in_log("its helper stands still"), 1, "the next worker made the same call");
     (void)kvf_detach(p.client, 1000, NULL);
     kvf_pool_destroy(pool);
     engine_stop(from);
