@@ -98,8 +98,9 @@ static const struct option options[] = {
              "posted: what was posted lands until the marker, as an RDMA NIC does. Both are safe"},
     {.name = "tcp-engine", .kind = OPTION_WORD, .off = AT(tcp_engine), .preset = KVF_CONFIG_AUTO,
      .words = engine_words, .value = "auto|uring|sockets",
-     .help = "who makes tcp's calls. uring: io_uring, all lanes by one system call; no start where the\n"
-             "host forbids it. sockets: plain calls. auto: uring where allowed, else sockets"},
+     .help = "who makes tcp's calls. uring: io_uring, the lanes of a round by one system call; no start\n"
+             "where the host forbids it. sockets: plain calls. auto: uring for rounds of several lanes\n"
+             "where it is allowed, else sockets"},
     {.name = "lane-rate", .kind = OPTION_RATE, .off = AT(lane_rate_bytes), .min = 0,
      .max = 1000000 * MB, .preset = 0, .value = "MB/s",
      .help = "pace of one lane in millions of bytes per second; 0 = unpaced"},

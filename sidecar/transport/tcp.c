@@ -53,7 +53,8 @@ static int create_engine(struct kvf_tcp *tcp)
         break;
     }
     if (wants_uring) {
-        tcp->engine_refusal = kvf_tcp_uring_create(&tcp->engine);
+        tcp->engine_refusal =
+            kvf_tcp_uring_create(tcp->config.tcp_engine == KVF_TCP_ENGINE_AUTO, &tcp->engine);
         if (tcp->engine_refusal == 0) {
             return 0;
         }

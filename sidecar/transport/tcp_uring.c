@@ -11,6 +11,7 @@
 
 struct uring_engine {
     struct kvf_tcp_engine engine;
+    bool is_one_plain;
     struct kvf_uring *uring; /* NULL once the kernel took no more calls */
     int32_t results[BATCH_MAX];
 };
@@ -32,6 +33,12 @@ static void uring_run(struct kvf_tcp_engine *engine, struct kvf_tcp_call *const 
 {
     struct uring_engine *e = uring_of(engine);
     assert(count <= BATCH_MAX);
+    if (count == 1 && e->is_one_plain) {
+        kvf_tcp_call_plainly(calls[0]);
+        engine->calls++;
+        engine->enters++;
+        return;
+    }
     for (uint32_t i = 0; i < count; i++) {
         e->results[i] = KVF_URING_NOT_MADE;
         if (e->uring != NULL && calls[i]->is_send) {
@@ -69,7 +76,7 @@ static void uring_close(struct kvf_tcp_engine *engine)
 
 static const struct kvf_tcp_engine_ops uring_ops = {.run = uring_run, .close = uring_close};
 
-int kvf_tcp_uring_create(struct kvf_tcp_engine **ret_engine)
+int kvf_tcp_uring_create(bool is_one_plain, struct kvf_tcp_engine **ret_engine)
 {
     struct uring_engine *e = calloc(1, sizeof(*e));
     if (e == NULL) {
@@ -80,6 +87,7 @@ int kvf_tcp_uring_create(struct kvf_tcp_engine **ret_engine)
         free(e);
         return rc;
     }
+    e->is_one_plain = is_one_plain;
     e->engine.ops = &uring_ops;
     e->engine.name = "uring";
     e->engine.batch_max = BATCH_MAX;

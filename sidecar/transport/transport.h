@@ -56,7 +56,8 @@ struct kvf_transport_host {
     uint64_t (*now_fn)(void *ctx);
 };
 
-/* Who makes tcp's calls. auto: io_uring where the host allows it, else plain sockets. */
+/* Who makes tcp's calls. auto: io_uring where the host allows it and a round has more than one call, else
+ * plain sockets. uring: io_uring for every call, where the host allows it. */
 enum kvf_tcp_engine_kind {
     KVF_TCP_ENGINE_AUTO = 0,
     KVF_TCP_ENGINE_SOCKETS = 1,
