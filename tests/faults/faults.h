@@ -98,6 +98,7 @@ struct scene {
     uint64_t strike_ns;
     uint64_t ready_ns; /* when somebody serves again; 0: not yet */
     uint64_t refused_before;
+    uint32_t worker_ends;
 };
 
 enum which_bound { BOUND_USUAL, BOUND_WORST };
@@ -111,6 +112,7 @@ struct fault_case {
     enum which_bound sink_bound;
     enum which_bound source_bound;
     uint32_t flows; /* bits of enum flow_kind: who must not notice */
+    bool ends_workers;
     bool kills_sink_engine;
     bool kills_source_engine;
     bool mends_at_once; /* before the rooms have ended */
@@ -152,6 +154,12 @@ struct engine *engine_on(struct daemon *d, kvf_pool *pool, const struct geometry
 int role_engine(int argc, char **argv);
 extern const struct geometry sink_geometry;
 extern const struct geometry source_geometry;
+
+/* How long this machine kept somebody who wanted to run from a CPU: whoever judges a deadline wants to know.
+ * begin forgets what was before. */
+void machine_watch(void);
+void machine_begin(void);
+uint64_t machine_late_ms(void);
 
 /* flow.c */
 struct flow *flow_start(struct scene *s, struct daemon *source, struct daemon *sink,

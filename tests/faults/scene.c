@@ -2,7 +2,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +17,7 @@
 #define SERVE_MS 10000u
 #define PORT_FIRST 20000u
 #define PORT_COUNT 10000u
+#define MACHINE_STEP_US 1000u
 
 const struct geometry sink_geometry = {
     .plane_count = 8, .page_bytes = 4096, .page_count = SINK_SLOTS * ROOM_PAGES + SPARE_PAGES};
@@ -27,10 +30,49 @@ void violated(struct scene *s, const char *file, int line, const char *format, .
     struct case_result *r = s->result;
     va_list args;
     va_start(args, format);
-    vsnprintf(r->violation, sizeof r->violation, format, args);
+    int used = vsnprintf(r->violation, sizeof r->violation, format, args);
     va_end(args);
+    if (used > 0 && (size_t)used < sizeof r->violation) {
+        snprintf(
+            r->violation + used, sizeof r->violation - (size_t)used,
+            " [since the fault this machine kept a sleeper from its CPU for up to %llu ms]",
+            (unsigned long long)machine_late_ms());
+    }
     test_fail(file, line, "the promise of this case", "%s at %u %%: %s", s->fault->name,
               settings.shares[r->share], r->violation);
+}
+
+static _Atomic uint64_t late_ns;
+
+static void *watch_machine(void *ctx)
+{
+    (void)ctx;
+    for (;;) {
+        uint64_t before_ns = now_ns();
+        sleep_us(MACHINE_STEP_US);
+        uint64_t slept_ns = now_ns() - before_ns;
+        if (slept_ns > atomic_load_explicit(&late_ns, memory_order_relaxed)) {
+            atomic_store_explicit(&late_ns, slept_ns, memory_order_relaxed);
+        }
+    }
+    return NULL;
+}
+
+void machine_watch(void)
+{
+    pthread_t thread;
+    CHECK_IS(pthread_create(&thread, NULL, watch_machine, NULL), 0, "thread");
+    pthread_detach(thread);
+}
+
+void machine_begin(void)
+{
+    atomic_store_explicit(&late_ns, 0, memory_order_relaxed);
+}
+
+uint64_t machine_late_ms(void)
+{
+    return atomic_load_explicit(&late_ns, memory_order_relaxed) / 1000000u;
 }
 
 /* A port that no connection of this machine takes by chance while its daemon is dead. */
@@ -201,6 +243,7 @@ void scene_start(struct scene *s, const struct fault_case *fault, struct case_re
     memset(s, 0, sizeof *s);
     s->fault = fault;
     s->result = result;
+    machine_watch();
     s->source = start_daemon("source");
     s->sink = start_daemon("sink");
     s->other_source = start_daemon("other-source");
