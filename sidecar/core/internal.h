@@ -18,8 +18,10 @@
 
 #define KVF_REGIONS_PER_WORKER_MAX 4096u
 #define KVF_LIST_PAGES_MAX                                                                     \
-    (1u << 20)               /* of one page list: a walk over it stays short of a deadline */
-#define KVF_TOMBSTONES 8192u /* power of two; hints only, overwritten freely */
+    (1u << 20) /* of one page list: a walk over it stays short of a deadline */
+#define KVF_TOMBSTONE_SETS 4096u /* a power of two */
+#define KVF_TOMBSTONE_WAYS 8u
+#define KVF_TOMBSTONES (KVF_TOMBSTONE_SETS * KVF_TOMBSTONE_WAYS)
 #define KVF_CONNECT_RETRY_NS UINT64_C(50000000)
 #define KVF_LANE_RETRY_NS UINT64_C(20000000)
 #define KVF_GEOMETRY_SALT UINT64_C(0x6b7666)
@@ -381,9 +383,15 @@ enum kvf_tombstone_kind { KVF_TOMB_NONE = 0, KVF_TOMB_ENDED, KVF_TOMB_ABORTED };
 struct kvf_tombstone {
     uint64_t label;
     uint64_t key;
-    uint32_t kind;
-    uint32_t pad_;
+    uint64_t order; /* the larger, the younger */
+    uint8_t kind;   /* enum kvf_tombstone_kind */
+    bool is_met;    /* ended, and all its sinks had come: hardly anybody asks again */
 };
+/* The room of this label and key is over: who asks later learns it. */
+void kvf_tombstone_put(struct kvf_core *core, uint64_t label, uint64_t key,
+                       enum kvf_tombstone_kind kind, bool is_met);
+enum kvf_tombstone_kind kvf_tombstone_get(const struct kvf_core *core, uint64_t label,
+                                          uint64_t key);
 
 /* A peer that an operator took down. */
 struct kvf_hold {
@@ -409,6 +417,7 @@ struct kvf_core {
     struct kvf_piece *pieces;
     struct kvf_runs runs;
     struct kvf_tombstone *tombstones;
+    uint64_t tombstone_order;
     uint32_t *room_buckets; /* index + 1 */
     uint32_t *park_buckets;
     uint32_t *nonce_buckets;

@@ -20,25 +20,6 @@ static struct kvf_chain nonce_chain(struct kvf_core *core)
     return KVF_CHAIN(core->nonce_buckets, core->sources, nonce_hash, core->salt);
 }
 
-/* ---- tombstones: bounded hints, overwritten freely -------------------------------------------------- */
-
-static struct kvf_tombstone *tombstone_at(struct kvf_core *core, uint64_t label, uint64_t key)
-{
-    return &core->tombstones[kvf_hash2(label, key) & (KVF_TOMBSTONES - 1)];
-}
-
-static void tombstone_put(struct kvf_core *core, uint64_t label, uint64_t key, uint32_t kind)
-{
-    *tombstone_at(core, label, key) =
-        (struct kvf_tombstone){.label = label, .key = key, .kind = kind};
-}
-
-static uint32_t tombstone_get(struct kvf_core *core, uint64_t label, uint64_t key)
-{
-    const struct kvf_tombstone *t = tombstone_at(core, label, key);
-    return t->label == label && t->key == key ? t->kind : KVF_TOMB_NONE;
-}
-
 /* ---- tables ---------------------------------------------------------------------------------------- */
 
 uint32_t kvf_source_room_find(struct kvf_core *core, uint64_t label, uint64_t key)
@@ -190,7 +171,7 @@ void kvf_source_room_unhash(struct kvf_core *core, uint32_t room)
     if (r->is_twin) {
         return; /* this is not the room peers mean */
     }
-    tombstone_put(core, r->label, r->key, KVF_TOMB_ENDED);
+    kvf_tombstone_put(core, r->label, r->key, KVF_TOMB_ENDED, r->grant_count == r->sink_count);
     struct kvf_chain parked = park_chain(core);
     uint32_t next;
     for (uint32_t link = *kvf_chain_head(&parked, hash); link != 0; link = next) {
@@ -374,7 +355,7 @@ void kvf_source_whole(struct kvf_core *core, uint64_t now_ns, uint32_t source)
         kvf_source_decline(core, source, KVF_E_SHUTDOWN, 0);
         return;
     }
-    if (tombstone_get(core, s->label, s->key) == KVF_TOMB_ENDED) {
+    if (kvf_tombstone_get(core, s->label, s->key) == KVF_TOMB_ENDED) {
         kvf_source_decline(core, source, KVF_E_PEER_ROOM_GONE, 0);
         return;
     }
@@ -398,7 +379,7 @@ void kvf_source_room_opened(struct kvf_core *core, uint64_t now_ns, uint32_t roo
     struct kvf_chain rooms = room_chain(core);
     uint64_t hash = kvf_hash2(r->label, r->key);
     kvf_chain_push(&rooms, hash, room);
-    if (r->sink_count == 1 && tombstone_get(core, r->label, r->key) == KVF_TOMB_ABORTED) {
+    if (r->sink_count == 1 && kvf_tombstone_get(core, r->label, r->key) == KVF_TOMB_ABORTED) {
         kvf_room_close(core, now_ns, room, KVF_OUTCOME_FAILED, KVF_E_PEER_ABORTED, 0);
         return;
     }
@@ -550,8 +531,8 @@ static void aborted_unsent(struct kvf_core *core, uint64_t now_ns, uint64_t labe
 {
     uint32_t room = kvf_source_room_find(core, label, key);
     if (room == KVF_NONE) {
-        if (tombstone_get(core, label, key) == KVF_TOMB_NONE) {
-            tombstone_put(core, label, key, KVF_TOMB_ABORTED);
+        if (kvf_tombstone_get(core, label, key) == KVF_TOMB_NONE) {
+            kvf_tombstone_put(core, label, key, KVF_TOMB_ABORTED, false);
         }
         return;
     }

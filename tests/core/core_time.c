@@ -329,3 +329,51 @@ Test(core_time, e9_peers_whose_clocks_differ_by_hours_behave_as_with_equal_ones)
         pair_finish(p);
     }
 }
+
+/* A sink may come long after its source's room has ended: its GRANT waited for credits. Then it is told so
+ * at once, however many other rooms ended meanwhile. */
+Test(core_time, a_sink_that_comes_late_is_told_at_once_that_its_source_has_ended)
+{
+    struct pair *p = pair_new(&(struct pair_options){0});
+    pair_warm(p, 0, 1);
+    for (uint64_t key = 0; key < 64; key++) {
+        pair_abort(pair_source(p, 1, 50000 + key));
+    }
+    for (uint64_t i = 0; i < 6000; i++) {
+        pair_abort(pair_source(p, 1, 100000 + i));
+        if (i % 16 == 0) {
+            pair_settle(p);
+        }
+    }
+    pair_settle(p);
+    for (uint64_t key = 0; key < 64; key++) {
+        struct pair_room *sink = pair_sink(p, 0, 1, 50000 + key, 0, 1);
+        pair_settle(p);
+        pair_expect(sink, KVF_OUTCOME_FAILED, KVF_PROOF_NEVER_POSTED, KVF_E_PEER_ROOM_GONE);
+    }
+    pair_finish(p);
+}
+
+Test(core_time, rooms_that_ended_unmet_outlast_any_number_that_were_met)
+{
+    struct pair *p = pair_new(&(struct pair_options){0});
+    struct kvf_core *core = p->daemons[0].core;
+    kvf_tombstone_put(core, 7, 7, KVF_TOMB_ENDED, false);
+    kvf_tombstone_put(core, 8, 8, KVF_TOMB_ABORTED, false);
+    for (uint64_t i = 0; i < 4u * KVF_TOMBSTONES; i++) {
+        kvf_tombstone_put(core, 1000 + i, i, KVF_TOMB_ENDED, true);
+    }
+    cr_assert_eq(kvf_tombstone_get(core, 7, 7), KVF_TOMB_ENDED);
+    cr_assert_eq(kvf_tombstone_get(core, 8, 8), KVF_TOMB_ABORTED);
+    for (uint64_t i = 0; i < 4u * KVF_TOMBSTONES; i++) {
+        kvf_tombstone_put(core, 1000 + i, i + 1, KVF_TOMB_ENDED, false);
+    }
+    cr_assert_eq(kvf_tombstone_get(core, 7, 7), KVF_TOMB_NONE,
+                 "the oldest goes, the table does not grow");
+    cr_assert_eq(kvf_tombstone_get(core, 1000 + 4u * KVF_TOMBSTONES - 1, 4u * KVF_TOMBSTONES),
+                 KVF_TOMB_ENDED);
+    kvf_tombstone_put(core, 9, 9, KVF_TOMB_ABORTED, false);
+    kvf_tombstone_put(core, 9, 9, KVF_TOMB_ENDED, true);
+    cr_assert_eq(kvf_tombstone_get(core, 9, 9), KVF_TOMB_ENDED, "one place for one key");
+    pair_finish(p);
+}
