@@ -98,7 +98,7 @@ static void add_entry(struct row *row, struct kvf_stat_entry *entry, const char 
     case FORM_ENGINE:
         shown = entry->value == 1   ? "sockets"
                 : entry->value == 2 ? "io_uring"
-                                     : kvf_format_count(text, entry->value);
+                                    : kvf_format_count(text, entry->value);
         break;
     case FORM_TRANSPORT:
         shown = entry->value == 1   ? "tcp"

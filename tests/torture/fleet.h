@@ -54,7 +54,7 @@ struct kvf_fleet_plan {
     uint32_t timer_us;
     uint32_t inject;
     uint32_t has_planned_faults; /* the network fails on purpose */
-    uint32_t is_local; /* one daemon, called KVF_LOCAL_DAEMON */
+    uint32_t is_local;           /* one daemon, called KVF_LOCAL_DAEMON */
     char run_dir[96];
     char prefill_addr[KVF_ENGINES_OF_KIND_MAX][64];
 };
