@@ -247,27 +247,29 @@ static void small_beside_large(const char *rate)
     pthread_join(lateness.thread, NULL);
     uint64_t late_ns = quantile(lateness.late_ns, lateness.count, 990);
     CHECK(got >= SMALL_SAMPLES / 3, "%u samples only", got);
-    uint64_t median = quantile(alone, SMALL_SAMPLES, 500);
+    /* Like beside like: what the machine adds to the slowest of a hundred, it adds to both. */
+    uint64_t p50_alone = quantile(alone, SMALL_SAMPLES, 500);
+    uint64_t p99_alone = quantile(alone, SMALL_SAMPLES, 990);
+    uint64_t p50 = quantile(beside, got, 500);
     uint64_t p99 = quantile(beside, got, 990);
+    bool is_fair = p50 <= SMALL_FACTOR * p50_alone && p99 <= SMALL_FACTOR * p99_alone;
     test_say(
         "lane rate %s: 64 KiB alone p50 %llu us, p99 %llu us; beside %u MiB p50 %llu us, p99 "
         "%llu us (%u samples)",
-        rate, (unsigned long long)median / 1000u,
-        (unsigned long long)quantile(alone, SMALL_SAMPLES, 990) / 1000u, LARGE_PAGES / 16u,
-        (unsigned long long)quantile(beside, got, 500) / 1000u, (unsigned long long)p99 / 1000u,
+        rate, (unsigned long long)p50_alone / 1000u, (unsigned long long)p99_alone / 1000u,
+        LARGE_PAGES / 16u, (unsigned long long)p50 / 1000u, (unsigned long long)p99 / 1000u,
         got);
     test_say(
-        "p50 is %.1f times its time alone, p99 %.1f times; threads woke %.2f ms late at p99",
-        (double)quantile(beside, got, 500) / (double)median, (double)p99 / (double)median,
+        "that is %.1f times at p50 and %.1f times at p99; threads woke %.2f ms late at p99",
+        (double)p50 / (double)p50_alone, (double)p99 / (double)p99_alone,
         (double)late_ns / 1e6);
     engine_stop(from);
     engine_stop(to);
     daemons_stop();
-    if (p99 > SMALL_FACTOR * median && (late_ns > LATE_MAX_NS || !is_timed_build())) {
+    if (!is_fair && (late_ns > LATE_MAX_NS || !is_timed_build())) {
         test_skip("this machine is too busy, or this build too slow, to tell");
     }
-    CHECK(p99 <= SMALL_FACTOR * median, "p99 is %.1f times its time alone",
-          (double)p99 / (double)median);
+    CHECK(is_fair, "p50 or p99 is more than %u times what it is alone", SMALL_FACTOR);
 }
 
 static void fair_unpaced(void)
