@@ -221,6 +221,9 @@ static void finish_connect(struct kvf_control *control, uint64_t now_ns, uint32_
 void kvf_control_peer_ready(struct kvf_control *control, uint64_t now_ns, uint32_t peer_idx)
 {
     struct kvf_control_peer *peer = &control->peers[peer_idx];
+    if (peer->is_loop) {
+        return; /* an event of the socket that this place had before */
+    }
     if (peer->state == KVF_CONTROL_CONNECTING) {
         finish_connect(control, now_ns, peer_idx);
         return;

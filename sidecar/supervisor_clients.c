@@ -590,9 +590,18 @@ void kvf_sup_client_added(struct kvf_supervisor *s, struct sup_client *c, uint32
         uint32_t serial = c->pending_serial;
         c->pending_op = 0;
         kvf_sup_refuse(s, c, serial, code, 0, NULL);
+        /* No worker ever had it: nothing of it is lent. */
+        free_client(s, c);
+        return;
     }
-    /* No worker has it mapped, so nothing of it needs to be drained. */
-    free_client(s, c);
+    /* Its rooms may have leases out, or be in quarantine. Nobody gets its memory anew before a worker has
+     * taken it and found it quiet. */
+    c->add = TOLD_REFUSED;
+    kvf_log(KVF_LOG_ERROR,
+            "client %u (%s) was not taken by the new worker (%s); its memory is withheld",
+            c->idx, c->name, kvf_code_name((int)code));
+    kvf_sup_client_bad(s, c, code);
+    kvf_sup_sync(s);
 }
 
 void kvf_sup_client_quiet(struct kvf_supervisor *s, struct sup_client *c)

@@ -211,6 +211,9 @@ bool kvf_sup_groups_are_served(const struct sup_client *c)
 
 bool kvf_sup_groups_are_sent(const struct sup_client *c)
 {
+    if (c->add == TOLD_REFUSED) {
+        return true; /* this worker knows none of its ranks, and so answers for none */
+    }
     for (uint32_t i = 0; i < KVF_GROUPS_PER_CLIENT_MAX; i++) {
         if (c->groups[i] != NULL && c->groups[i]->add == TOLD_NOT) {
             return false;

@@ -22,8 +22,9 @@
 #define KVF_DEPARTED_MAX 64u
 #define KVF_OPERATORS_MAX 4u /* at a time, of different users */
 
-/* What of a client or region the worker was told, and what it answered. A new worker starts at NOT. */
-enum told { TOLD_NOT = 0, TOLD_SENT, TOLD_ANSWERED };
+/* What of a client or region the worker was told, and what it answered. A new worker starts at NOT. REFUSED:
+ * this worker could not take what an earlier one had. It is kept, and the next worker is asked. */
+enum told { TOLD_NOT = 0, TOLD_SENT, TOLD_ANSWERED, TOLD_REFUSED };
 
 struct sup_region {
     uint32_t handle;

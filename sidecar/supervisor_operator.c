@@ -352,7 +352,16 @@ static uint32_t act(struct kvf_supervisor *s, struct sup_operator *o, const char
             return EPERM;
         }
         *ret_text = "the worker is just being started: ask again";
-        return s->worker == WORKER_SERVING ? 0 : KVF_E_WORKER_GONE;
+        if (s->worker != WORKER_SERVING) {
+            return KVF_E_WORKER_GONE;
+        }
+        /* Whoever asks may be gone before the worker has answered: the wish is on record before it. */
+        kvf_log(
+            KVF_LOG_WARN,
+            "operator (uid %u, pid %d) asks to release client %u slot %u generation %llu from "
+            "quarantine WITHOUT PROOF",
+            o->uid, (int)o->pid, req->client, req->slot, (unsigned long long)req->generation);
+        return 0;
     case KVF_OPERATE_DRAIN:
     case KVF_OPERATE_UNDRAIN:
         if (s->is_stopping) {

@@ -546,9 +546,14 @@ void kvf_sup_region_added(struct kvf_supervisor *s, struct sup_client *c, uint32
         if (is_asked) {
             kvf_sup_refuse(s, c, serial, code, 0, NULL);
         }
-        kvf_sup_region_free(s, c, handle & SLOT_MASK);
-        if (was_serving && !c->is_closing) {
-            /* A worker before this one had it: the engine's handle would now name nothing. */
+        if (!was_serving) {
+            kvf_sup_region_free(s, c, handle & SLOT_MASK);
+            return;
+        }
+        /* A worker before this one had it: the engine's handle would now name nothing. What the engine may
+         * still do to its pages is unknown until the client is quiet: until then nobody gets them anew. */
+        r->add = TOLD_REFUSED;
+        if (!c->is_closing) {
             kvf_log(KVF_LOG_ERROR, "client %u (%s): region %#x was not taken by the new worker",
                     c->idx, c->name, handle);
             kvf_sup_client_bad(s, c, code);

@@ -359,6 +359,9 @@ static bool sync_regions(struct kvf_supervisor *s, struct sup_client *c)
 
 static bool sync_client(struct kvf_supervisor *s, struct sup_client *c)
 {
+    if (c->add == TOLD_REFUSED) {
+        return true;
+    }
     if (c->add == TOLD_NOT) {
         struct kvf_link_msg add = {.op = KVF_LINK_CLIENT_ADD, .client = c->idx};
         int fds[] = {c->segment_fd, c->doorbell_fd, c->event_fd};

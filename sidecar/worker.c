@@ -135,8 +135,10 @@ static uint32_t take_events(struct kvf_worker *w, uint64_t timeout_ns)
     return (uint32_t)n;
 }
 
-static void tick(struct kvf_worker *w)
+/* Returns how much there was to do: what the core wants now may want posts and turns of its own. */
+static uint64_t tick(struct kvf_worker *w)
 {
+    uint64_t work = 0;
     if (w->now_ns >= kvf_core_deadline(w->core)) {
         kvf_core_tick(w->core, w->now_ns);
     }
@@ -145,7 +147,7 @@ static void tick(struct kvf_worker *w)
     }
     kvf_worker_stop_turn(w);
     if (w->now_ns - w->stats_ns >= STATS_PERIOD_NS) {
-        (void)kvf_worker_actions(w); /* words that wait to be published go first */
+        work += kvf_worker_actions(w); /* words that wait to be published go first */
         for (uint32_t i = 0; i < w->config.clients; i++) {
             kvf_worker_check_quiet(w,
                                    i); /* rooms of an earlier worker may have been the last */
@@ -153,6 +155,7 @@ static void tick(struct kvf_worker *w)
         kvf_worker_helper_watch(w);
         kvf_worker_stats_copy(w);
     }
+    return work;
 }
 
 /* Everything that is to be done now. Returns 0 if that was nothing. */
@@ -175,7 +178,7 @@ static uint64_t turn(struct kvf_worker *w, uint64_t timeout_ns)
         kvf_clients_refresh(w->clients);
     }
     w->now_ns = kvf_clock_now_ns();
-    tick(w);
+    work += tick(w);
     work += kvf_worker_actions(w);
     kvf_worker_link_flush(w);
     w->loop_count++;
@@ -211,7 +214,8 @@ static uint64_t sleep_ns(const struct kvf_worker *w)
     if (w->ways[WAY_LOCAL].t != NULL) {
         local_ns = kvf_local_due_ns(w->ways[WAY_LOCAL].t);
     }
-    if (kvf_control_has_work(w->control)) {
+    if (kvf_control_has_work(w->control) || w->post_lane_count > 0 ||
+        kvf_tcp_has_work(w->ways[WAY_TCP].t)) {
         return 0;
     }
     uint64_t ends_ns[] = {

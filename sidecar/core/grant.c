@@ -288,12 +288,12 @@ void kvf_grant_close(struct kvf_core *core, uint64_t now_ns, uint32_t grant)
         return;
     }
     bool is_proven = g->proven_mask == g->lane_mask;
-    if (!is_proven || g->is_retired) {
+    if (!is_proven || g->is_retired || g->is_stopped) {
         g->owes_abort = true; /* once more, if it was told to keep its room open */
         kvf_list_push(&core->peers[g->peer].owed, grant);
         kvf_peer_owe(core, g->peer);
     }
-    if (!is_proven && !kvf_list_has(&core->grant_deadlines, grant)) {
+    if ((!is_proven || !g->is_answered) && !kvf_list_has(&core->grant_deadlines, grant)) {
         g->deadline_ns = now_ns + core->config.cooperative_ns;
         kvf_list_push(&core->grant_deadlines, grant);
         kvf_core_due(core, g->deadline_ns);
@@ -494,7 +494,7 @@ void kvf_grant_accepted(struct kvf_core *core, uint64_t now_ns, uint32_t grant)
     g->state = KVF_GRANT_ACCEPTED;
     g->is_answered = true;
     g->is_accepted = true;
-    if (g->proven_mask == g->lane_mask) {
+    if (g->proven_mask == g->lane_mask && (!g->is_stopped || g->is_retired || g->is_closed)) {
         kvf_list_remove(&core->grant_deadlines, grant); /* it was the answer's */
     }
     if (g->room != KVF_NONE && !g->is_retired) {

@@ -231,7 +231,8 @@ void kvf_source_next_mark(struct kvf_core *core, uint32_t source, uint32_t lane_
                           struct kvf_post *post)
 {
     struct kvf_source_grant *s = &core->sources[source];
-    bool is_end = !s->is_closing && s->dead_mask == 0 && s->posted_pages == s->page_count;
+    bool is_end = !s->is_closing && (s->dead_mask & ~s->end_ok_mask) == 0 &&
+                  s->posted_pages == s->page_count;
     uint8_t bit = (uint8_t)(1u << lane_idx);
     assert((s->marked_mask & bit) == 0);
     s->marked_mask |= bit;

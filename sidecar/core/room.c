@@ -29,10 +29,9 @@ void kvf_room_wait_over(struct kvf_core *core, uint32_t room)
 
 void kvf_room_wait_again(struct kvf_core *core, uint64_t now_ns, uint32_t room)
 {
-    if (kvf_list_has(&core->bootstrap, room)) {
-        return;
-    }
-    core->rooms[room].waits_again = true;
+    /* A loss begins a wait of its own, also within the first one. */
+    core->rooms[room].waits_again |= !kvf_list_has(&core->bootstrap, room);
+    kvf_list_remove(&core->bootstrap, room);
     core->rooms[room].wait_since_ns = now_ns;
     kvf_list_push(&core->bootstrap, room);
     kvf_core_due(core, now_ns + core->config.bootstrap_ns);

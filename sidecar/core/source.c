@@ -379,9 +379,11 @@ void kvf_source_room_opened(struct kvf_core *core, uint64_t now_ns, uint32_t roo
     struct kvf_chain rooms = room_chain(core);
     uint64_t hash = kvf_hash2(r->label, r->key);
     kvf_chain_push(&rooms, hash, room);
-    if (r->sink_count == 1 && kvf_tombstone_get(core, r->label, r->key) == KVF_TOMB_ABORTED) {
-        kvf_room_close(core, now_ns, room, KVF_OUTCOME_FAILED, KVF_E_PEER_ABORTED, 0);
-        return;
+    if (kvf_tombstone_get(core, r->label, r->key) == KVF_TOMB_ABORTED) {
+        sink_stays_away(core, now_ns, room);
+        if (r->phase != KVF_PHASE_OPEN) {
+            return;
+        }
     }
     struct kvf_chain parked = park_chain(core);
     uint32_t next;

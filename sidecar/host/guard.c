@@ -27,6 +27,9 @@ static _Atomic bool is_installed;
 static void on_fault(int number, siginfo_t *info, void *context)
 {
     (void)context;
+    if (number == SIGBUS && info->si_code == BUS_MCEERR_AO) {
+        return; /* lost memory that nobody is touching: whoever does gets a signal of its own */
+    }
     /* A positive code comes from the kernel, for an access of this thread; kill() has none. */
     if (info->si_code > 0 && atomic_load_explicit(&guard.is_copying, memory_order_relaxed)) {
         guard.fault = info->si_addr;
@@ -52,7 +55,9 @@ int kvf_guard_install(void)
     (void)sigemptyset(&action.sa_mask);
     for (size_t i = 0; i < SIGNAL_COUNT; i++) {
         if (sigaction(signals[i], &action, &earlier[i]) != 0) {
-            return -errno;
+            int err = errno;
+            atomic_store_explicit(&is_installed, false, memory_order_relaxed);
+            return -err;
         }
     }
     return 0;

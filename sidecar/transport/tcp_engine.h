@@ -38,7 +38,8 @@ struct kvf_tcp_engine {
 /* Plain calls, one after another: a batch of one is as good as any. 0 or -ENOMEM. */
 int kvf_tcp_sockets_create(struct kvf_tcp_engine **ret_engine);
 /* io_uring, where the host allows it: 0, or what kvf_uring_create answered. Must be created by the thread
- * that runs it. is_one_plain: a batch of one call is made plainly, which is cheaper. Should the kernel take no more calls later on, it makes them plainly and is called so. */
+ * that runs it. is_one_plain: a batch of one call is made plainly, which is cheaper. Should the kernel take
+ * no more calls later on, it makes them plainly and is called so. */
 int kvf_tcp_uring_create(bool is_one_plain, struct kvf_tcp_engine **ret_engine);
 
 /* One call, plainly. */

@@ -26,7 +26,8 @@
 #define KVF_TCP_SOCKET_BYTES_MIN (UINT32_C(64) << 10)
 #define KVF_TCP_SOCKET_BYTES_UNPACED (UINT32_C(4) << 20)
 /* What lies before a small room's bytes on a busy lane: unsent here, unread there. Twice the receive buffer is
- * the window that the kernel offers: 512 KiB are 2.5 GB/s over a way of 200 us. */
+ * the window that the kernel offers, if net.core.rmem_max allows it: 512 KiB are 2.5 GB/s over a way of 200 us.
+ * A longer way wants more; more would lie before a small room's bytes. */
 #define KVF_TCP_UNSENT_BYTES (128 << 10)
 #define KVF_TCP_UNSENT_BYTES_MIN (16 << 10)
 #define KVF_TCP_RECEIVE_BYTES (256 << 10)

@@ -96,7 +96,8 @@ struct kvf_transport_ops {
      * before this returns, and nothing of them is sent any more but the rest of a started frame, from
      * filler. Markers stay, so that the lane still gets its one: an END not yet started leaves as DRAIN
      * and then completes -ECANCELED. A DATA post whose memory faults (-EFAULT) does the same to what is
-     * queued behind it for its grant. */
+     * queued behind it for its grant. From within a callback of another lane, posts that are wholly sent and
+     * not yet told complete 0 afterwards: nothing names their pages any more either. */
     void (*detach)(struct kvf_transport *t, uint32_t lane, uint64_t cookie);
     /* Moves bytes, both directions, within the budget. Returns how much was moved (bytes), 0 if idle. */
     uint64_t (*poll)(struct kvf_transport *t);

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "sidecar/host/guard.h"
@@ -307,4 +308,17 @@ Test(guard, leaves_a_signal_that_somebody_sent_deadly, .signal = SIGSEGV)
     forget_handlers();
     cr_assert_eq(kvf_guard_install(), 0);
     raise(SIGSEGV);
+}
+
+/* The kernel may tell of lost memory that nobody touches. It names no access of this thread. */
+Test(guard, outlives_word_of_lost_memory_that_nobody_touched)
+{
+    unsigned char there[64] = {0};
+    unsigned char *gone = page_that_is_gone();
+    const struct kvf_guard_run run = {there, gone, 64};
+    const void *fault = NULL;
+    cr_assert_eq(kvf_guard_install(), 0);
+    siginfo_t told = {.si_signo = SIGBUS, .si_code = BUS_MCEERR_AO};
+    cr_assert_eq(syscall(SYS_rt_tgsigqueueinfo, getpid(), gettid(), SIGBUS, &told), 0);
+    cr_assert_not(kvf_guard_copy(&run, 1, &fault), "the guard is still there");
 }
