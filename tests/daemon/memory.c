@@ -15,7 +15,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "ring/lease_word.h"
+#include "ring/room_word.h"
 #include "tests/daemon/engine.h"
+#include "tests/daemon/hostile.h"
 
 #define WAIT_MS 12000u
 #define PAGES 300
@@ -321,6 +324,43 @@ static void waiting_ends_with_its_deadline(void)
     CHECK_IS(daemon_wait(decode, 8000), 4, "exit status of a daemon with a quarantine");
 }
 
+/* An engine with a lease out has spoiled its command ring, so that no later worker can take its segment. What it
+ * copies may still land: nobody gets its memory as fresh. */
+static void spoiled_segment_withholds_its_memory(void)
+{
+    start_daemons();
+    static const struct geometry plain = {
+        .plane_count = 1, .page_bytes = LINE, .page_count = 64};
+    struct hostile *h = hostile_start(decode, &plain);
+    hostile_open_sink(h, 0, 1, key_next(), h->region, 0, 4, prefill->listen);
+    WAIT_FOR(kvf_word_generation(hostile_word(h, 0)) == 1, WAIT_MS, "the open was not taken");
+    CHECK_IS(kvf_lease_take(&h->segment.intents[0].lease_word, 1, KVF_LEASE_GPU), 0, "lease");
+    pid_t worker = decode->worker;
+    CHECK(kill(worker, SIGSTOP) == 0, "stop");
+    memset(h->segment.cmd_slots, 0x5a, (size_t)h->segment.limits.cmd_slots * KVF_SLOT_BYTES);
+    CHECK(kill(worker, SIGKILL) == 0, "kill");
+    daemon_wait_worker(decode, 5000);
+    CHECK(hostile_is_dropped(h, 5000), "a client whose segment cannot be taken stays");
+    CHECK(!kvf_word_is_drained(hostile_word(h, 0)), "drained with a lease out");
+    struct part p = {.client = client_attach(decode, 4),
+                     .fd = kvf_pool_fd(h->pool),
+                     .bytes = 16 * LINE,
+                     .timeout_ms = 500};
+    register_part(&p);
+    expect_refused(&p, KVF_E_MEMORY_REGISTERED, "the time to wait for it is over");
+    part_leave(&p);
+    /* Everybody else is served. */
+    struct engine *from = engine_start(prefill, &geometry, 0);
+    struct engine *to = engine_start(decode, &geometry, 0);
+    transfer_once(from, to, key_next(), 0, 20);
+    engine_stop(from);
+    engine_stop(to);
+    hostile_end(h);
+    daemon_stop(prefill);
+    daemon_signal(decode, SIGTERM);
+    (void)daemon_wait(decode, 8000);
+}
+
 /* Two wait for the same memory: one gets it, the other one is told that it is taken. And a daemon that stops lets
  * nobody wait. */
 static void two_wait(void)
@@ -564,6 +604,8 @@ int main(int argc, char **argv)
         {"memory_of_a_living_engine_is_refused_at_once", living_engine_is_not_waited_for, 0},
         {"who_waits_for_memory_is_answered_at_its_deadline_or_by_a_quarantine",
          waiting_ends_with_its_deadline, 0},
+        {"h12_memory_of_a_segment_that_no_worker_can_take_is_nobodys",
+         spoiled_segment_withholds_its_memory, 0},
         {"of_two_who_wait_for_one_page_one_gets_it_and_a_stop_ends_the_wait", two_wait, 60},
         {"large_memory_is_mapped_in_steps_that_hold_up_nobody", large_memory_holds_up_nobody,
          60},
