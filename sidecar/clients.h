@@ -12,7 +12,7 @@
 #include "ring/segment.h"
 #include "ring/stats.h"
 #include "sidecar/core/core.h"
-#include "sidecar/helper.h"
+#include "sidecar/host/helper.h"
 
 #define KVF_CLIENT_TURN_COMMANDS 64u                /* per client and turn */
 #define KVF_CLIENT_TURN_NS UINT64_C(2000000)        /* ... and so much time, per client */

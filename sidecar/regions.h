@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #include "sidecar/core/core.h"
-#include "sidecar/helper.h"
+#include "sidecar/host/helper.h"
 #include "sidecar/link.h"
 #include "sidecar/transport/transport.h"
 

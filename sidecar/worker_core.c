@@ -213,6 +213,17 @@ static void open_lane(struct kvf_worker *w, const struct kvf_lane_open *open)
     }
 }
 
+static void join_lane(struct kvf_worker *w, const struct kvf_action *a)
+{
+    const struct kvf_transport_ops *ops = w->ways[w->lane_ways[a->lane]].ops;
+    int err = ops->join == NULL
+                  ? -EPROTO
+                  : ops->join(w->ways[w->lane_ways[a->lane]].t, a->lane, a->epoch, &a->end);
+    if (err != 0) {
+        kvf_core_lane_lost(w->core, w->now_ns, a->lane, a->epoch, -err);
+    }
+}
+
 /* A lane to ourselves. What its LANE_HELLO would say is said to the core here, which has the other half as a
  * lane of the peer that it accepted; then both come up at once. */
 static void open_loop(struct kvf_worker *w, const struct kvf_action *a)
@@ -307,6 +318,9 @@ static void act(struct kvf_worker *w, const struct kvf_action *a)
                                              .session = a->session,
                                              .lane_idx = a->lane % KVF_LANES_MAX,
                                              .accepted_fd = -1});
+        return;
+    case KVF_ACT_LANE_JOIN:
+        join_lane(w, a);
         return;
     case KVF_ACT_WRITE:
         kvf_control_write(w->control, w->now_ns, a->peer);

@@ -11,7 +11,7 @@
 #include "sidecar/control.h"
 #include "sidecar/core/core.h"
 #include "sidecar/daemon_stats.h"
-#include "sidecar/helper.h"
+#include "sidecar/host/helper.h"
 #include "sidecar/link.h"
 #include "sidecar/regions.h"
 #include "sidecar/transport/transport.h"

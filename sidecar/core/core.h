@@ -98,6 +98,10 @@ struct kvf_core_plane {
 int kvf_core_region_add(struct kvf_core *core, uint32_t client, uint32_t region,
                         uint64_t page_count, uint32_t plane_count,
                         const struct kvf_core_plane *planes, uint32_t *owners);
+/* Memory that devices know: REGION tells peers the address under which they do, and a key per rail. Before
+ * the region's first room. key_count up to KVF_WIRE_KEYS_MAX. -KVF_E_UNKNOWN_REGION. */
+int kvf_core_region_keys(struct kvf_core *core, uint32_t client, uint32_t region, uint64_t base,
+                         const uint32_t *keys, uint32_t key_count);
 /* -KVF_E_REGION_BUSY while an undrained room or unproven grant names it, -KVF_E_UNKNOWN_REGION. */
 int kvf_core_region_remove(struct kvf_core *core, uint32_t client, uint32_t region);
 
@@ -278,6 +282,11 @@ size_t kvf_core_refusal(const struct kvf_core *core, uint32_t code, unsigned cha
 /* lane = peer * KVF_LANES_MAX + index. Every transport event carries the lane's epoch; one of an older
  * epoch is counted and dropped. */
 void kvf_core_lane_up(struct kvf_core *core, uint64_t now_ns, uint32_t lane, uint32_t epoch);
+/* Queue pairs only. Sink: our end exists, receives are posted, and nobody can send to it yet: LANE leaves
+ * with `end`; the peer's answer makes a LANE_JOIN action, and kvf_core_lane_up says that markers may come.
+ * Source: our end is ready to send; LANE leaves with `end` and the lane is up. */
+void kvf_core_lane_ready(struct kvf_core *core, uint64_t now_ns, uint32_t lane, uint32_t epoch,
+                         const struct kvf_lane_end *end);
 /* The stream broke. The core answers with a FENCE action. */
 void kvf_core_lane_lost(struct kvf_core *core, uint64_t now_ns, uint32_t lane, uint32_t epoch,
                         int err);
@@ -311,6 +320,20 @@ int kvf_core_next_post(struct kvf_core *core, uint64_t now_ns, uint32_t lane,
 /* One completion per post, whatever its status: 0, -ECANCELED (detached), or another negative errno. */
 void kvf_core_completed(struct kvf_core *core, uint64_t now_ns, uint32_t lane, uint32_t epoch,
                         const struct kvf_post *post, int status);
+
+/* Source side, queue pairs: the sink's region as its REGION told it. Valid until the next frame of that peer.
+ * page_count and planes are the peer's word: what lies outside its own keys its device refuses. */
+struct kvf_remote_view {
+    uint64_t base;
+    const uint32_t *keys; /* one per rail of the peer */
+    uint32_t key_count;
+    uint64_t page_count;
+    uint32_t plane_count;
+    const struct kvf_core_plane *planes;
+};
+/* False: unknown, or no place was left to keep its planes. */
+bool kvf_core_remote(const struct kvf_core *core, uint32_t lane, uint32_t remote_region,
+                     struct kvf_remote_view *ret_view);
 
 /* Sink side: where do these pages of this grant go? Asked before every receive. */
 enum kvf_place { KVF_PLACE_PAGES, KVF_PLACE_SCRATCH };
@@ -349,12 +372,14 @@ enum kvf_action_kind {
                             placement): unstarted DATA posts complete -ECANCELED, a started frame goes
                             on from filler, an END becomes DRAIN; a marker always leaves */
     KVF_ACT_CLOSE_LEASES, /* client, slot, generation: close the lease word, answer kvf_core_leases */
-    KVF_ACT_PUBLISH,   /* client, slot: kvf_core_room_view has the line; then tell the engine */
-    KVF_ACT_CONNECT,   /* peer: connect a control connection to .addr */
-    KVF_ACT_CLOSE,     /* peer: close its control connection, throw away its unread bytes */
-    KVF_ACT_LANE_OPEN, /* lane, epoch: connect a stream to .addr, send LANE_HELLO (.session) */
-    KVF_ACT_WRITE,     /* peer: owes bytes; call kvf_core_emit when its socket takes some */
-    KVF_ACT_POST,      /* lane: kvf_core_next_post may have something */
+    KVF_ACT_PUBLISH, /* client, slot: kvf_core_room_view has the line; then tell the engine */
+    KVF_ACT_CONNECT, /* peer: connect a control connection to .addr */
+    KVF_ACT_CLOSE,   /* peer: close its control connection, throw away its unread bytes */
+    KVF_ACT_LANE_OPEN, /* lane, epoch: connect a stream to .addr, send LANE_HELLO (.session). Queue pairs:
+                          make our end. .end with qpn 0: as sink; else as source, and join it to .end */
+    KVF_ACT_LANE_JOIN, /* lane, epoch: join our end, made by LANE_OPEN as sink, to the peer's .end */
+    KVF_ACT_WRITE,        /* peer: owes bytes; call kvf_core_emit when its socket takes some */
+    KVF_ACT_POST,         /* lane: kvf_core_next_post may have something */
     KVF_ACT_CLIENT_QUIET, /* client: is quiet now; its memory may be unmapped */
     KVF_ACT_ESCALATE,     /* lane: its fence missed the deadline; this worker must be ended */
     KVF_ACT_GROUP_KEY, /* client, slot: store (group, key) at this index of what its next worker
@@ -374,6 +399,7 @@ struct kvf_action {
     uint32_t group;
     uint64_t key;
     struct kvf_addr_shm addr;
+    struct kvf_lane_end end;
 };
 /* 1 and the next action, or 0. Fences and detaches come first. */
 int kvf_core_next_action(struct kvf_core *core, struct kvf_action *ret_action);

@@ -243,26 +243,29 @@ int kvf_wire_put_lane(unsigned char *out, size_t cap, uint32_t seq,
     }
     at = put_u32(at, m->lane_idx);
     at = put_u32(at, m->epoch);
-    at = put_u32(at, m->qpn);
-    at = put_u32(at, m->psn);
-    memcpy(at, m->gid, sizeof m->gid);
-    at = put_u32(at + sizeof m->gid, m->mtu_bytes);
-    at = put_u32(at, 0);
+    at = put_u32(at, m->end.qpn);
+    at = put_u32(at, m->end.psn);
+    memcpy(at, m->end.gid, sizeof m->end.gid);
+    at = put_u32(at + sizeof m->end.gid, m->end.mtu_bytes);
+    at = put_u32(at, (uint32_t)m->end.lid << 16 | m->end.rail);
     return (int)(at - out);
 }
 
 int kvf_wire_get_lane(const unsigned char *payload, size_t bytes, struct kvf_wire_lane *ret_m)
 {
     if (bytes != LANE_BYTES || get_u32(payload) >= KVF_LANES_MAX ||
-        get_u32(payload + 36) != 0) {
+        (get_u32(payload + 8) | get_u32(payload + 12)) >> 24 != 0 ||
+        (get_u32(payload + 36) & 0xffffu) >= KVF_WIRE_KEYS_MAX) {
         return -EPROTO;
     }
     *ret_m = (struct kvf_wire_lane){.lane_idx = get_u32(payload),
                                     .epoch = get_u32(payload + 4),
-                                    .qpn = get_u32(payload + 8),
-                                    .psn = get_u32(payload + 12),
-                                    .mtu_bytes = get_u32(payload + 32)};
-    memcpy(ret_m->gid, payload + 16, sizeof ret_m->gid);
+                                    .end = {.qpn = get_u32(payload + 8),
+                                            .psn = get_u32(payload + 12),
+                                            .mtu_bytes = get_u32(payload + 32),
+                                            .lid = (uint16_t)(get_u32(payload + 36) >> 16),
+                                            .rail = (uint8_t)get_u32(payload + 36)}};
+    memcpy(ret_m->end.gid, payload + 16, sizeof ret_m->end.gid);
     return 0;
 }
 

@@ -43,7 +43,9 @@ enum kvf_wire_type {
     KVF_WIRE_DECLINE = 6,    /* source -> sink: nothing was or will be posted */
     KVF_WIRE_ABORT = 7,      /* sink -> source; nonce 0: the GRANT never left */
     KVF_WIRE_ENDED = 8,      /* source -> sink, a hint: reason and broken lanes */
-    KVF_WIRE_LANE = 9, /* source -> sink: this lane is up at this epoch (and its queue pair) */
+    KVF_WIRE_LANE =
+        9, /* source -> sink: this lane is up at this epoch. Queue pairs: first sink -> source
+                          with its end, then back with the source's; a stream needs no first one */
     KVF_WIRE_GROUP = 10, /* a question from the side that connected, its answer back */
     KVF_WIRE_PING = 11,
     KVF_WIRE_PONG = 12,
@@ -124,14 +126,21 @@ struct kvf_wire_grant {
     uint64_t past_nonce; /* the accepted grant whose place this one takes; 0: none */
 };
 
-struct kvf_wire_lane { /* 40 bytes of payload; tcp leaves qpn, psn and gid zero */
+/* One end of a lane that is a queue pair, as the other end must know it. All zero: the lane is a stream,
+ * and there is nothing to know. */
+struct kvf_lane_end {
+    uint32_t qpn; /* 24 bits, never 0 for a queue pair */
+    uint32_t psn; /* 24 bits: the first packet this end sends */
+    uint8_t gid[16];
+    uint32_t mtu_bytes; /* largest this end takes */
+    uint16_t lid;       /* InfiniBand; 0 over Ethernet */
+    uint8_t rail;       /* which of its device keys (struct kvf_wire_region) this lane uses */
+};
+
+struct kvf_wire_lane { /* 40 bytes of payload */
     uint32_t lane_idx;
     uint32_t epoch;
-    uint32_t qpn;
-    uint32_t psn;
-    uint8_t gid[16];
-    uint32_t mtu_bytes;
-    uint32_t pad_;
+    struct kvf_lane_end end;
 };
 struct kvf_wire_accept {
     uint64_t nonce;

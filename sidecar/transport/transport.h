@@ -1,6 +1,6 @@
 /* The small ops table between the worker's loop and whatever moves bytes, and its contract.
  *
- * For every implementation (tcp, local; later verbs; the simulator's double):
+ * For every implementation (tcp, local, verbs; the simulator's double):
  *  T1  Each accepted post yields exactly one completion, also through a fence.
  *  T2  Posts of one lane leave in order; a marker is behind everything posted before it.
  *  T3  A fence returns (fenced) only when nothing of that lane's epoch can touch a page any more, ours
@@ -8,7 +8,7 @@
  *  T4  The sink asks place before every receive and obeys the answer.
  *  T5  Nothing is ever resent on a stream; any error ends the stream (lost), and only that stream.
  *  T6  Reading never waits for writing, and no call blocks.
- *  T7  Nothing here touches client memory except by a call that can fail.
+ *  T7  Nothing here touches client memory except by a call that can fail, or through a device.
  * All calls come from the worker's loop thread. Events go to the host through callbacks of struct
  * kvf_transport_host, from within the ops, on the same thread. */
 #ifndef KVF_TRANSPORT_TRANSPORT_H
@@ -20,7 +20,8 @@
 #include "ring/layout.h"
 #include "sidecar/core/core.h"
 
-struct kvf_transport; /* implementation's own */
+struct kvf_transport;    /* implementation's own */
+struct kvf_verbs_memory; /* a registration */
 
 /* A mapped region as transports see it. Validated: every plane lies in the mapping. */
 struct kvf_transport_region {
@@ -28,7 +29,8 @@ struct kvf_transport_region {
     uint64_t page_count;
     uint32_t plane_count;
     const struct kvf_core_plane *planes;
-    uint64_t page_bytes; /* over all planes */
+    uint64_t page_bytes;                   /* over all planes */
+    const struct kvf_verbs_memory *memory; /* verbs: its registration; NULL for others */
 };
 
 struct kvf_transport_host {
@@ -46,11 +48,16 @@ struct kvf_transport_host {
     void (*read_fault_fn)(void *ctx, uint32_t client); /* this client's memory cannot be read */
     /* both */
     void (*up_fn)(void *ctx, uint32_t lane, uint32_t epoch);
+    /* verbs: our end exists; as kvf_core_lane_ready. The source's is up with it (no up_fn). */
+    void (*ready_fn)(void *ctx, uint32_t lane, uint32_t epoch, const struct kvf_lane_end *end);
     void (*lost_fn)(void *ctx, uint32_t lane, uint32_t epoch, int err);
     void (*fenced_fn)(void *ctx, uint32_t lane, uint32_t epoch);
     /* NULL if this client or region is not mapped. */
     const struct kvf_transport_region *(*region_fn)(void *ctx, uint32_t client,
                                                     uint32_t region);
+    /* verbs, source side: as kvf_core_remote. */
+    bool (*remote_fn)(void *ctx, uint32_t lane, uint32_t remote_region,
+                      struct kvf_remote_view *ret_view);
     /* The time of this turn, monotonic. Asked by transports that pace by themselves (local), and only if
      * lane_rate_bytes is set; may be NULL otherwise. A question, like place_fn and region_fn. */
     uint64_t (*now_fn)(void *ctx);
@@ -84,12 +91,18 @@ struct kvf_lane_open {
     uint32_t
         partner; /* local: `lane` is the sink's half and this the source's; one call opens both.
                          Others do not look at it */
+    const struct kvf_lane_end
+        *end; /* verbs: NULL as sink (join follows), else the sink's end */
 };
 
 struct kvf_transport_ops {
     const char *name; /* "tcp" */
     int (*open)(struct kvf_transport *t,
                 const struct kvf_lane_open *open); /* 0 or -errno; up_fn later */
+    /* verbs, sink: the peer's end is known; up_fn or lost_fn later. NULL for transports that connect in
+     * open. 0, or -errno: a lane that is not waiting for this at this epoch. */
+    int (*join)(struct kvf_transport *t, uint32_t lane, uint32_t epoch,
+                const struct kvf_lane_end *end);
     bool (*can_post)(const struct kvf_transport *t, uint32_t lane);
     int (*post)(struct kvf_transport *t, uint32_t lane, const struct kvf_post *post);
     /* Lets go of the source pages of one grant, now (KVF_ACT_DETACH). Its DATA posts complete -ECANCELED
@@ -135,5 +148,58 @@ int kvf_local_create(const struct kvf_transport_config *config,
 /* When poll has something to do: 0 now, KVF_NO_TIME not before the next open, post or fence, else the time
  * at which a paced lane may go on. Do not sleep beyond it. */
 uint64_t kvf_local_due_ns(const struct kvf_transport *t);
+
+/* verbs: lanes are queue pairs (RC), one end here and one at the peer, over the devices ("rails") named at
+ * create; lane i of a peer uses rail i modulo their number. libibverbs is loaded then, so a daemon that uses no
+ * verbs needs none. The sink's bytes are placed by its device: place_fn and placed_fn are never called, which is
+ * what the `posted` placement means. END is a zero-length RDMA write with the handle as immediate, DRAIN a
+ * zero-length send with it. Queue pairs are made, changed and destroyed on a thread of their own: fence
+ * answers with fenced_fn from a later poll. */
+#define KVF_RAILS_MAX KVF_WIRE_KEYS_MAX
+struct kvf_verbs_config {
+    char rails[KVF_RAILS_MAX][32]; /* device names */
+    uint32_t rail_count;           /* 1 .. KVF_RAILS_MAX */
+    uint32_t port;                 /* 1 */
+    uint8_t gid[16]; /* all zero: the device's first RoCE v2 address, IPv4 before IPv6 */
+    uint32_t receives_per_lane; /* markers that may be under way: the sink's credits */
+    uint32_t mtu_bytes;         /* 256 .. 4096; 0: the port's */
+    uint8_t traffic_class;
+    uint8_t service_level; /* 0 .. 7 */
+    uint8_t timeout;       /* 4.096 us << timeout, 1 .. 31 */
+    uint8_t retry;         /* 0 .. 6: 7 means for ever on some devices */
+    uint64_t stall_ns;     /* posts without any completion for so long: the lane is lost */
+    uint64_t reap_ns;      /* a fence waits so long for completions before it destroys */
+};
+struct kvf_verbs_lib; /* the library's functions: kvf_verbs_lib_load, or a test's own */
+extern const struct kvf_transport_ops kvf_verbs_ops;
+/* Opens the devices. lib NULL: libibverbs.so.1. now_fn is needed. -errno with a sentence in ret_error:
+ * -ENOENT (no library, or no such device), -ENETDOWN (port not active), -EADDRNOTAVAIL (no such address),
+ * -EINVAL (a value out of range), -ENOMEM. */
+int kvf_verbs_create(const struct kvf_transport_config *config,
+                     const struct kvf_verbs_config *verbs,
+                     const struct kvf_transport_host *host, const struct kvf_verbs_lib *lib,
+                     struct kvf_transport **ret_transport, char *ret_error, size_t error_cap);
+/* Descriptors that the worker watches, and what it calls when one is readable (any thread's epoll, loop only).
+ * Returns how many; cap at least 2 + 2 * KVF_RAILS_MAX. */
+uint32_t kvf_verbs_fds(const struct kvf_transport *t, int *ret_fds, uint32_t cap);
+void kvf_verbs_ready(struct kvf_transport *t);
+/* Before the loop sleeps: asks the devices for a wake-up, then polls once more. True: nothing came meanwhile,
+ * sleeping is right. */
+bool kvf_verbs_may_sleep(struct kvf_transport *t);
+/* When poll has something to do without an event: a stalled lane, a fence that waited. KVF_NO_TIME: never. */
+uint64_t kvf_verbs_due_ns(const struct kvf_transport *t);
+
+/* Registers [base, base + bytes) with every rail, for reading by ours and writing by peers. dmabuf_fd: a
+ * device's memory instead, with `base` as the address peers name it by; -1: host memory mapped at base. Helper
+ * thread; the queue pairs' thread is another one. On an error nothing stays registered: -errno of the device
+ * (-EOPNOTSUPP: it takes no dma-buf). The mapping must outlive the registration. */
+int kvf_verbs_register(struct kvf_transport *t, void *base, uint64_t bytes, int dmabuf_fd,
+                       uint64_t dmabuf_off, struct kvf_verbs_memory **ret_memory);
+/* 0: no device reaches that memory any more. Else -errno: it still may, the memory stays as it is, and
+ * unmapping it proves nothing. Helper thread. */
+int kvf_verbs_unregister(struct kvf_transport *t, struct kvf_verbs_memory *memory);
+/* What peers need: the address of its first byte, and a key per rail. Any thread. */
+void kvf_verbs_keys(const struct kvf_verbs_memory *memory, uint64_t *ret_base,
+                    uint32_t ret_keys[KVF_RAILS_MAX], uint32_t *ret_key_count);
 
 #endif

@@ -277,6 +277,8 @@ static void take_action(struct pair *p, uint32_t daemon, const struct kvf_action
     case KVF_ACT_DETACH:
         pair_net_detach(p, daemon, a->lane, a->epoch, a->cookie);
         return;
+    case KVF_ACT_LANE_JOIN:
+        break; /* these lanes are streams */
     case KVF_ACT_CLOSE_LEASES:
         pair_room_close_leases(p, daemon, a);
         return;

@@ -442,6 +442,8 @@ static void act(struct sim_world *w, struct sim_host *h, const struct kvf_action
     case KVF_ACT_DETACH:
         kvf_sim_ops.detach(h->transport, a->lane, a->cookie);
         return;
+    case KVF_ACT_LANE_JOIN:
+        break; /* these lanes are streams to the core */
     case KVF_ACT_CLOSE_LEASES:
         close_leases(w, h, a);
         return;

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <time.h>
 
-#include "sidecar/helper.h"
+#include "sidecar/host/helper.h"
 
 struct slow_job {
     struct kvf_job job;

@@ -106,11 +106,13 @@ static void make_lane(union any *m)
 {
     m->lane = (struct kvf_wire_lane){.lane_idx = below(KVF_LANES_MAX),
                                      .epoch = rnd32(),
-                                     .qpn = rnd32(),
-                                     .psn = rnd32(),
-                                     .mtu_bytes = rnd32()};
-    for (uint32_t i = 0; i < sizeof(m->lane.gid); i++) {
-        m->lane.gid[i] = (uint8_t)rnd();
+                                     .end = {.qpn = rnd32() & 0xffffffu,
+                                             .psn = rnd32() & 0xffffffu,
+                                             .mtu_bytes = rnd32(),
+                                             .lid = (uint16_t)rnd32(),
+                                             .rail = (uint8_t)(rnd32() % KVF_WIRE_KEYS_MAX)}};
+    for (uint32_t i = 0; i < sizeof(m->lane.end.gid); i++) {
+        m->lane.end.gid[i] = (uint8_t)rnd();
     }
 }
 
@@ -434,7 +436,9 @@ Test(wire, fields_out_of_range_are_refused)
         cr_assert_eq(get_exact(grant, frame + KVF_WIRE_HEADER_BYTES, payload_bytes, &got),
                      -EPROTO, "a grant in its own place");
         assert_refused(&messages[8], 0, 4, KVF_LANES_MAX);
-        assert_refused(&messages[8], 36, 4, 1); /* reserved */
+        assert_refused(&messages[8], 8, 4, 1u << 24);           /* queue pair number */
+        assert_refused(&messages[8], 12, 4, 1u << 24);          /* packet sequence number */
+        assert_refused(&messages[8], 36, 2, KVF_WIRE_KEYS_MAX); /* rail */
         assert_refused(ended, 0, 8, 0);
         assert_refused(ended, 12, 4, 1u << KVF_LANES_MAX);
         const struct message *group = &messages[11];

@@ -1,4 +1,4 @@
-#include "sidecar/helper.h"
+#include "sidecar/host/helper.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -1,9 +1,9 @@
-/* The thread for calls that can take long: mapping and unmapping of segments and regions, later
- * registration with a device. Never queue pairs: a fence must not stand behind an 80 GB registration.
+/* A thread for calls that can take long, beside the loop: one for mapping, unmapping and registration, one
+ * for queue pairs alone, since a fence must not stand behind an 80 GB registration.
  *
  * A job belongs to exactly one side at a time: to the helper from push until take. */
-#ifndef KVF_SIDECAR_HELPER_H
-#define KVF_SIDECAR_HELPER_H
+#ifndef KVF_HOST_HELPER_H
+#define KVF_HOST_HELPER_H
 
 #include <stdint.h>
 
