@@ -12,6 +12,7 @@
 #include "ring/layout.h"
 #include "ring/operate.h"
 #include "sidecar/host/config.h"
+#include "sidecar/host/placement.h"
 
 #define KVF_PEERS_DOWN_MAX 64u
 #define KVF_LINK_FD 3 /* the worker finds its end here after exec */
@@ -62,7 +63,8 @@ struct kvf_link_start {
     struct kvf_link_msg h;
     struct kvf_config config;
     int32_t supervisor_pid;
-    int32_t cpu; /* to pin to, or KVF_CPU_NONE */
+    int32_t cpu;            /* to pin to, or KVF_CPU_NONE */
+    struct kvf_rails rails; /* of transport verbs; else none, and a memory node of -1 */
     uint32_t pad_;
     uint32_t worker_starts;
     uint64_t supervisor_id; /* upper 40 bits */

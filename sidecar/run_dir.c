@@ -439,18 +439,29 @@ static int lock_cpu(struct kvf_run_dir *dir, int cpu)
     return take_lock(dir, name, &dir->cpu_lock_fd);
 }
 
-static int choose_auto(struct kvf_run_dir *dir, const int *cpus, int count)
+/* The first that nobody else of this run directory has. */
+static int lock_first(struct kvf_run_dir *dir, const uint16_t *cpus, uint32_t count)
 {
-    for (int i = count - 1; i >= 1; i--) {
+    for (uint32_t i = 0; i < count; i++) {
         if (lock_cpu(dir, cpus[i]) == 0) {
             return cpus[i];
         }
     }
     kvf_log(KVF_LOG_INFO, "the worker runs unpinned: %s",
-            count < 2
+            count == 0
                 ? "only one processor is allowed"
                 : "other daemons of this run directory hold all processors but the first");
     return KVF_CPU_NONE;
+}
+
+/* The last one first, and never the first: interrupts and everybody else are there. */
+static uint32_t order_plainly(const int *allowed, int allowed_count, uint16_t *ret_cpus)
+{
+    uint32_t count = 0;
+    for (int i = allowed_count - 1; i >= 1; i--) {
+        ret_cpus[count++] = (uint16_t)allowed[i];
+    }
+    return count;
 }
 
 /* A number that --cpu asks for: is it one of those that this process may use? */
@@ -467,35 +478,92 @@ static int check_cpu(int wanted, const int *cpus, int count)
     return -EINVAL;
 }
 
+/* Without verbs, or without a device that verbs could choose, no rail: what then becomes of verbs is for its
+ * transport to say. */
+static int choose_rails(const struct kvf_config *config, const int *allowed, int allowed_count,
+                        struct kvf_placed *ret, char *ret_why)
+{
+    memset(ret, 0, sizeof(*ret));
+    ret->rails.memory_node = -1;
+    if (config->transport != KVF_CONFIG_VERBS) {
+        return 0;
+    }
+    struct kvf_placement_ask ask = {.sysfs = config->sysfs,
+                                    .dev_dir = "/dev/infiniband",
+                                    .devices = config->rdma_devices,
+                                    .near = config->rdma_near,
+                                    .rails_max = config->rdma_rails,
+                                    .cpu = config->cpu,
+                                    .allowed = allowed,
+                                    .allowed_count = allowed_count > 0 ? allowed_count : 0};
+    int err = kvf_placement_choose(&ask, ret, ret_why, KVF_PLACEMENT_WHY_BYTES);
+    if (err != 0) {
+        kvf_log(err == -ENODEV ? KVF_LOG_WARN : KVF_LOG_ERROR, "%s", ret_why);
+    }
+    return err == -ENODEV ? 0 : err;
+}
+
+static int place(const struct kvf_config *config, int *ret_allowed, int *ret_count,
+                 struct kvf_placed *ret, char *ret_why)
+{
+    int count = kvf_cpu_allowed(ret_allowed, KVF_CPUS_MAX);
+    int err = config->cpu >= 0 && count > 0 ? check_cpu(config->cpu, ret_allowed, count) : 0;
+    *ret_count = count;
+    return err == 0 ? choose_rails(config, ret_allowed, count, ret, ret_why) : err;
+}
+
 int kvf_run_dir_check(const struct kvf_config *config)
 {
-    static int cpus[KVF_CPUS_MAX];
-    int count = kvf_cpu_allowed(cpus, KVF_CPUS_MAX);
-    int err = config->cpu >= 0 && count > 0 ? check_cpu(config->cpu, cpus, count) : 0;
+    static int allowed[KVF_CPUS_MAX];
+    static struct kvf_placed placement;
+    char why[KVF_PLACEMENT_WHY_BYTES];
+    int count = 0;
+    int err = place(config, allowed, &count, &placement, why);
     return err == 0 ? check_dir(config) : err;
 }
 
-int kvf_run_dir_choose_cpu(struct kvf_run_dir *dir, int *ret_cpu)
+int kvf_run_dir_place(struct kvf_run_dir *dir, struct kvf_rails *ret_rails, int *ret_cpu)
 {
-    static int cpus[KVF_CPUS_MAX];
-    int wanted = dir->config->cpu;
-    int count = kvf_cpu_allowed(cpus, KVF_CPUS_MAX);
-    if (wanted == KVF_CPU_NONE || count < 0) {
-        *ret_cpu = KVF_CPU_NONE;
-        return 0;
-    }
-    if (wanted == KVF_CPU_AUTO) {
-        *ret_cpu = choose_auto(dir, cpus, count);
-        return 0;
-    }
-    int err = check_cpu(wanted, cpus, count);
+    static int allowed[KVF_CPUS_MAX];
+    static struct kvf_placed placement;
+    char why[KVF_PLACEMENT_WHY_BYTES];
+    char line[KVF_PLACEMENT_WHY_BYTES];
+    const struct kvf_config *config = dir->config;
+    int count = 0;
+    int err = place(config, allowed, &count, &placement, why);
     if (err != 0) {
         return err;
     }
-    if (lock_cpu(dir, wanted) == -EBUSY) {
-        kvf_log(KVF_LOG_WARN, "processor %d is also another daemon's of this run directory",
-                wanted);
+    int cpu = KVF_CPU_NONE;
+    bool is_far = false;
+    if (config->cpu == KVF_CPU_AUTO && count > 0) {
+        if (placement.rails.count == 0) {
+            placement.cpu_count = order_plainly(allowed, count, placement.cpus);
+        }
+        cpu = lock_first(dir, placement.cpus, placement.cpu_count);
+        is_far = placement.near_cpu_count > 0;
+        for (uint32_t i = 0; i < placement.near_cpu_count; i++) {
+            is_far = is_far && placement.cpus[i] != cpu;
+        }
+    } else if (config->cpu >= 0 && count > 0) {
+        cpu = config->cpu;
+        if (lock_cpu(dir, cpu) == -EBUSY) {
+            kvf_log(KVF_LOG_WARN, "processor %d is also another daemon's of this run directory",
+                    cpu);
+        }
     }
-    *ret_cpu = wanted;
+    if (is_far) {
+        kvf_log(KVF_LOG_WARN,
+                "other daemons of this run directory hold all processors near %s; --cpu N "
+                "shares one",
+                placement.rails.at[0].name);
+    }
+    if (placement.rails.count > 0) {
+        kvf_log(KVF_LOG_INFO, "placed: %s",
+                kvf_placement_line(&placement.rails, cpu, line, sizeof(line)));
+        kvf_log(KVF_LOG_INFO, "placed so: %s", why);
+    }
+    *ret_rails = placement.rails;
+    *ret_cpu = cpu;
     return 0;
 }

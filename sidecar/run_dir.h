@@ -17,6 +17,7 @@
 
 #include "ring/stats.h"
 #include "sidecar/host/config.h"
+#include "sidecar/host/placement.h"
 #include "sidecar/host/process.h"
 
 struct kvf_run_dir {
@@ -51,8 +52,10 @@ void kvf_run_dir_remove_stats(struct kvf_run_dir *dir);
 int kvf_run_dir_listen(struct kvf_run_dir *dir);
 void kvf_run_dir_unlisten(struct kvf_run_dir *dir);
 
-/* Which processor the worker is to be pinned to, by the option and what is allowed and free: its number
- * or KVF_CPU_NONE. -EINVAL: the configured one is not allowed here. */
-int kvf_run_dir_choose_cpu(struct kvf_run_dir *dir, int *ret_cpu);
+/* Which processor the worker is to be pinned to, by the options and what is allowed and free: its number
+ * or KVF_CPU_NONE; and for transport verbs the rails. 0, also where verbs finds no device of its own choice: the
+ * processor is then that of any transport, and ret_rails is empty. -EINVAL: the configured processor is not
+ * allowed here, or a device asked for by name cannot be used. */
+int kvf_run_dir_place(struct kvf_run_dir *dir, struct kvf_rails *ret_rails, int *ret_cpu);
 
 #endif

@@ -199,7 +199,7 @@ static int wait_ms(const struct kvf_supervisor *s)
 
 static void log_config(const struct kvf_config *config)
 {
-    char line[256];
+    char line[KVF_CONFIG_LINE_BYTES];
     kvf_log(KVF_LOG_INFO, "kvfenced %s, effective configuration:", KVF_VERSION);
     for (uint32_t i = 0; kvf_config_line(config, i, line, sizeof(line)) != NULL; i++) {
         kvf_log(KVF_LOG_INFO, "  %s", line);
@@ -291,7 +291,7 @@ static int open_house(struct kvf_supervisor *s)
         err = kvf_run_dir_await_worker(&s->dir);
     }
     if (err == 0) {
-        err = kvf_run_dir_choose_cpu(&s->dir, &s->cpu);
+        err = kvf_run_dir_place(&s->dir, &s->rails, &s->cpu);
     }
     if (err == 0) {
         err = kvf_run_dir_create_stats(&s->dir, &s->stats_fd, &s->stats_read_fd, &s->stats);

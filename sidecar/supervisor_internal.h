@@ -152,8 +152,9 @@ struct kvf_supervisor {
     int stats_fd;      /* writable, for workers */
     int stats_read_fd; /* read-only, for clients */
     struct kvf_stats_shm *stats;
-    int cpu;
-    int exit_status; /* -1 while running */
+    int cpu; /* where workers are pinned, and below, what they use: one choice for all of them */
+    struct kvf_rails rails; /* none without transport verbs */
+    int exit_status;        /* -1 while running */
 
     enum worker_state worker;
     pid_t worker_pid;

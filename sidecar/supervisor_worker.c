@@ -62,6 +62,7 @@ static int send_start(struct kvf_supervisor *s)
                                    .config = s->config,
                                    .supervisor_pid = getpid(),
                                    .cpu = s->cpu,
+                                   .rails = s->rails,
                                    .worker_starts = s->worker_starts,
                                    .supervisor_id = s->supervisor_id,
                                    .worker_epoch = s->epoch};

@@ -281,7 +281,13 @@ static void pin(struct kvf_worker *w, int cpu)
         return;
     }
     w->cpu = cpu;
-    err = kvf_numa_prefer_near(cpu);
+}
+
+/* Where a device is, is also where it writes its queues: its node comes before the processor's. Before anything
+ * large is allocated. */
+static void bind_memory(struct kvf_worker *w, int32_t node)
+{
+    int err = node >= 0 ? kvf_numa_prefer_node(node) : kvf_numa_prefer_near(w->cpu);
     w->is_numa_bound = err > 0;
     if (err < 0) {
         kvf_log(KVF_LOG_WARN,
@@ -357,6 +363,7 @@ static int start_worker(struct kvf_worker *w, const struct kvf_link_start *start
         return fail("start the helper thread", err);
     }
     pin(w, start->cpu);
+    bind_memory(w, start->rails.memory_node);
     err = create_core(w, start);
     if (err != 0) {
         return fail("allocate the room tables", err);

@@ -14,6 +14,7 @@
 
 #include "sidecar/host/log.h"
 #include "sidecar/host/numa.h"
+#include "sidecar/host/placement.h"
 
 #define KIB UINT64_C(1024)
 #define MIB (KIB * KIB)
@@ -101,6 +102,22 @@ static const struct option options[] = {
      .help = "who makes tcp's calls. uring: io_uring, the lanes of a round by one system call; no start\n"
              "where the host forbids it. sockets: plain calls. auto: uring for rounds of several lanes\n"
              "where it is allowed, else sockets"},
+    {.name = "rdma-devices", .kind = OPTION_TEXT, .off = AT(rdma_devices),
+     .max = KVF_CONFIG_DEVICES_BYTES, .preset_text = "auto", .value = "auto|NAME[,NAME...]",
+     .help = "rails of transport verbs. auto: the devices with an active port that are nearest to the\n"
+             "memory, all that are equally near. NAMES: these and no others; the first one decides\n"
+             "where the worker runs"},
+    {.name = "rdma-near", .kind = OPTION_TEXT, .off = AT(rdma_near), .max = KVF_CONFIG_NEAR_BYTES,
+     .preset_text = "auto", .value = "auto|PCI|nodeN",
+     .help = "the memory that rails are to be near to: the PCI address of its GPU (0000:3b:00.0), or a\n"
+             "NUMA node. auto: the node of --cpu N, else the one of all allowed processors, else that\n"
+             "of the first active device"},
+    {.name = "rdma-rails", .kind = OPTION_COUNT, .off = AT(rdma_rails), .min = 1,
+     .max = KVF_PLACEMENT_RAILS_MAX, .preset = KVF_PLACEMENT_RAILS_MAX, .value = "N",
+     .help = "rails that --rdma-devices auto takes at most"},
+    {.name = "sysfs", .kind = OPTION_TEXT, .off = AT(sysfs), .max = KVF_CONFIG_DIR_BYTES,
+     .preset_text = "/sys", .value = "DIR",
+     .help = "where devices, nodes and processors are described, for containers that mount it elsewhere"},
     {.name = "lane-rate", .kind = OPTION_RATE, .off = AT(lane_rate_bytes), .min = 0,
      .max = 1000000 * MB, .preset = 0, .value = "MB/s",
      .help = "pace of one lane in millions of bytes per second; 0 = unpaced"},
@@ -142,7 +159,8 @@ static const struct option options[] = {
      .help = "after SIGTERM running rooms go on this long; a second SIGTERM ends the wait"},
     {.name = "cpu", .kind = OPTION_CPU, .off = AT(cpu), .max = KVF_CPUS_MAX - 1, .value = "auto|none|N",
      .help = "where the worker is pinned. auto: the last allowed processor that no other daemon of\n"
-             "this run dir has taken, never the first, and none if only one is allowed"},
+             "this run dir has taken, never the first, and none if only one is allowed. With\n"
+             "transport verbs first those near its first rail, one of each core before a second"},
     {.name = "spin", .kind = OPTION_WORD, .off = AT(spin), .preset = KVF_SPIN_AUTO,
      .words = spin_words, .value = "auto|on|off",
      .help = "on: never sleep (for a processor of its own). off: sleep whenever nothing is to do.\n"
@@ -474,10 +492,28 @@ static int find_run_dir(struct kvf_config *config, char *ret_error, size_t cap)
     return 0;
 }
 
+static int check_placement(const struct kvf_config *config, char *ret_error, size_t cap)
+{
+    char why[256];
+    if (kvf_placement_check_devices(config->rdma_devices, why, sizeof(why)) != 0) {
+        return refuse(ret_error, cap, "--rdma-devices %s: %s", config->rdma_devices, why);
+    }
+    if (kvf_placement_check_near(config->rdma_near, why, sizeof(why)) != 0) {
+        return refuse(ret_error, cap, "--rdma-near %s: %s", config->rdma_near, why);
+    }
+    if (config->sysfs[0] != '/') {
+        return refuse(ret_error, cap, "--sysfs %s: must be an absolute path", config->sysfs);
+    }
+    return 0;
+}
+
 static int check_whole(struct kvf_config *config, char *ret_error, size_t cap)
 {
     char text[64];
     int rc = check_name(config, ret_error, cap);
+    if (rc == 0) {
+        rc = check_placement(config, ret_error, cap);
+    }
     if (rc != 0) {
         return rc;
     }
@@ -645,8 +681,8 @@ const char *kvf_config_line(const struct kvf_config *config, uint32_t i, char *r
     struct kvf_config effective = *config;
     effective.lane_window_bytes = kvf_config_lane_window(config);
     effective.room_window_bytes = kvf_config_room_window(config);
-    char value[128];
-    char asked[128];
+    char value[KVF_CONFIG_DEVICES_BYTES];
+    char asked[KVF_CONFIG_DEVICES_BYTES];
     format_value(&options[i], &effective, value, sizeof(value));
     format_value(&options[i], config, asked, sizeof(asked));
     bool is_as_asked = strcmp(value, asked) == 0;
@@ -657,7 +693,7 @@ const char *kvf_config_line(const struct kvf_config *config, uint32_t i, char *r
 
 void kvf_config_print(const struct kvf_config *config, FILE *out)
 {
-    char line[320]; /* a name, and a value twice */
+    char line[KVF_CONFIG_LINE_BYTES];
     for (uint32_t i = 0; kvf_config_line(config, i, line, sizeof(line)) != NULL; i++) {
         fprintf(out, "%s\n", line);
     }
@@ -684,7 +720,7 @@ void kvf_config_help(FILE *out)
             "  kvfenced --name gpu0 --print-config     what it would run with\n\n");
     for (uint32_t i = 0; i < OPTION_COUNT_ALL; i++) {
         const struct option *o = &options[i];
-        char value[128] = "";
+        char value[KVF_CONFIG_DEVICES_BYTES] = "";
         format_value(o, &presets, value, sizeof(value));
         if (o->kind == OPTION_FLAG) {
             fprintf(out, "  --%s\n", o->name);

@@ -11,10 +11,12 @@
 
 #define KVF_CONFIG_NAME_BYTES 32
 #define KVF_CONFIG_DIR_BYTES 104
+#define KVF_CONFIG_DEVICES_BYTES 256
+#define KVF_CONFIG_NEAR_BYTES 32
 #define KVF_CONFIG_LANES_MAX 8u
 
 /* The numbers of the wire (worker.c asserts it): this folder knows no protocol. */
-enum kvf_config_transport { KVF_CONFIG_TCP = 1, KVF_CONFIG_LOCAL = 4 };
+enum kvf_config_transport { KVF_CONFIG_TCP = 1, KVF_CONFIG_VERBS = 2, KVF_CONFIG_LOCAL = 4 };
 enum kvf_config_placement { KVF_CONFIG_CHECKED = 1, KVF_CONFIG_POSTED = 2 };
 enum kvf_config_engine { KVF_CONFIG_AUTO = 0, KVF_CONFIG_SOCKETS = 1, KVF_CONFIG_URING = 2 };
 enum kvf_spin { KVF_SPIN_AUTO = 0, KVF_SPIN_ON = 1, KVF_SPIN_OFF = 2 };
@@ -23,10 +25,14 @@ struct kvf_config {
     char name[KVF_CONFIG_NAME_BYTES];
     char run_dir[KVF_CONFIG_DIR_BYTES];
     struct kvf_addr_shm listen;
-    uint32_t transport;       /* enum kvf_wire_transport */
-    uint32_t local;           /* 1: rooms between clients of this daemon are copied; 0: not */
-    uint32_t placement;       /* enum kvf_placement */
-    uint32_t tcp_engine;      /* enum kvf_config_engine */
+    uint32_t transport;  /* enum kvf_wire_transport */
+    uint32_t local;      /* 1: rooms between clients of this daemon are copied; 0: not */
+    uint32_t placement;  /* enum kvf_placement */
+    uint32_t tcp_engine; /* enum kvf_config_engine */
+    char rdma_devices[KVF_CONFIG_DEVICES_BYTES]; /* these four as in struct kvf_placement_ask */
+    char rdma_near[KVF_CONFIG_NEAR_BYTES];
+    uint32_t rdma_rails;
+    char sysfs[KVF_CONFIG_DIR_BYTES];
     uint64_t lane_rate_bytes; /* per second; 0: unpaced */
     uint32_t lanes;
     uint32_t lane_rooms;
@@ -74,7 +80,8 @@ void kvf_config_help(FILE *out);
 /* One "name = value" line per option, as kvf_config_parse would read it back. The values are the effective
  * ones; behind a window that was lowered stands "   (asked VALUE)". */
 void kvf_config_print(const struct kvf_config *config, FILE *out);
-/* Line `i` of the same, without its newline, or NULL after the last: for logs. */
+/* Line `i` of the same, without its newline, or NULL after the last: for logs. Of this size none is cut. */
+#define KVF_CONFIG_LINE_BYTES (2 * KVF_CONFIG_DEVICES_BYTES + 64)
 const char *kvf_config_line(const struct kvf_config *config, uint32_t i, char *ret_text,
                             size_t cap);
 

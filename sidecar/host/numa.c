@@ -49,15 +49,19 @@ int kvf_cpu_pin(int cpu)
     return rc;
 }
 
-/* The library's own setters print to stderr and go on when the host refuses, so the policy is set by
- * the bare call; it only answers which node a processor belongs to. */
 int kvf_numa_prefer_near(int cpu)
 {
-    if (cpu < 0 || numa_available() < 0 || numa_max_node() < 1) {
+    if (cpu < 0 || numa_available() < 0) {
         return 0;
     }
-    int node = numa_node_of_cpu(cpu);
-    if (node < 0 || node >= 64 * MASK_WORDS) {
+    return kvf_numa_prefer_node(numa_node_of_cpu(cpu));
+}
+
+/* The library's own setters print to stderr and go on when the host refuses, so the policy is set by
+ * the bare call; it only answers which nodes there are. */
+int kvf_numa_prefer_node(int node)
+{
+    if (node < 0 || node >= 64 * MASK_WORDS || numa_available() < 0 || numa_max_node() < 1) {
         return 0;
     }
     unsigned long mask[MASK_WORDS] = {0};

@@ -16,5 +16,8 @@ int kvf_cpu_pin(int cpu);
 /* Prefers memory of the node that `cpu` belongs to. 1: bound; 0: there is only one node, or none is
  * known; -errno: the host refuses (containers answer -EPERM): run unbound. */
 int kvf_numa_prefer_near(int cpu);
+/* The same for a node whose number is known; negative: unknown. -EINVAL: the host has no such node, or gives
+ * this process no memory of it. Preferred and not forced: a node that is full costs distance, and no start. */
+int kvf_numa_prefer_node(int node);
 
 #endif

@@ -64,6 +64,10 @@ Test(config_options, defaults_are_those_of_the_documentation)
     cr_assert_eq(config.kill_ms, 5000);
     cr_assert_eq(config.grace_ms, 5000);
     cr_assert_eq(config.cpu, KVF_CPU_AUTO);
+    cr_assert_str_eq(config.rdma_devices, "auto");
+    cr_assert_str_eq(config.rdma_near, "auto");
+    cr_assert_eq(config.rdma_rails, 8);
+    cr_assert_str_eq(config.sysfs, "/sys");
     cr_assert_eq(config.clients, 16);
     cr_assert_eq(config.rooms, 65536);
     cr_assert_not(config.is_listen_insecure);
@@ -161,6 +165,27 @@ Test(config_options, names_are_safe_as_file_names)
     cr_assert_eq(parse("--name GPU_0.prefill-1"), 0, "%s", error);
 }
 
+Test(config_options, rails_are_names_with_commas_and_memory_is_an_address_or_a_node)
+{
+    cr_assert_eq(parse("--rdma-devices mlx5_0,rocep1s0f1 --rdma-near 3B:00.0 --rdma-rails 2"),
+                 0, "%s", error);
+    cr_assert_str_eq(config.rdma_devices, "mlx5_0,rocep1s0f1");
+    cr_assert_str_eq(config.rdma_near, "3B:00.0");
+    cr_assert_eq(config.rdma_rails, 2);
+    cr_assert_eq(parse("--rdma-near node1 --sysfs /host/sys"), 0, "%s", error);
+    cr_assert_str_eq(config.sysfs, "/host/sys");
+    expect_refused("--rdma-devices=", "names '', which is no device");
+    expect_refused("--rdma-devices mlx5_0,", "names '', which is no device");
+    expect_refused("--rdma-devices mlx5_0,,mlx5_1", "must be auto, or names of devices");
+    expect_refused("--rdma-devices ../mlx5_0", "names '../mlx5_0', which is no device");
+    expect_refused("--rdma-devices mlx5_0,mlx5_1,mlx5_0", "names mlx5_0 twice");
+    expect_refused("--rdma-devices a,b,c,d,e,f,g,h,i", "names more than 8 devices");
+    expect_refused("--rdma-near gpu0",
+                   "must be auto, a PCI address as in 0000:3b:00.0, or nodeN");
+    expect_refused("--rdma-rails 9", "from 1 to 8");
+    expect_refused("--sysfs sys", "must be an absolute path");
+}
+
 Test(config_options, addresses_that_other_hosts_reach_need_an_explicit_word)
 {
     expect_refused("--listen 0.0.0.0:7000", "--insecure-listen");
@@ -216,12 +241,13 @@ Test(config_options, the_printed_configuration_reads_back_as_itself)
 {
     cr_assert_eq(parse("--lanes 3 --lane-rate 250 --lane-window 3M --cpu 5 --spin off"), 0,
                  "%s", error);
-    cr_assert_eq(parse("--listen 127.0.0.1:9 --insecure-listen --grace-ms 0 --post-bytes 4100"),
+    cr_assert_eq(parse("--listen 127.0.0.1:9 --insecure-listen --grace-ms 0 --post-bytes 4100 "
+                       "--rdma-devices mlx5_1,mlx5_0 --rdma-near node3"),
                  0);
     struct kvf_config first = config;
     char *argv[128] = {"kvfenced"};
     int argc = 1;
-    char line[256];
+    char line[KVF_CONFIG_LINE_BYTES];
     for (uint32_t i = 0; kvf_config_line(&first, i, line, sizeof(line)) != NULL; i++) {
         char *equals = strstr(line, " = ");
         cr_assert_neq(equals, NULL);
@@ -229,7 +255,7 @@ Test(config_options, the_printed_configuration_reads_back_as_itself)
         if (strcmp(equals + 3, "no") == 0) {
             continue;
         }
-        char word[300];
+        char word[KVF_CONFIG_LINE_BYTES + 8];
         bool is_flag = strcmp(equals + 3, "yes") == 0;
         snprintf(word, sizeof(word), is_flag ? "--%s" : "--%s=%s", line, equals + 3);
         argv[argc++] = strdup(word);
@@ -243,7 +269,7 @@ Test(config_options, the_printed_configuration_reads_back_as_itself)
 
 static bool has_line(const char *wanted)
 {
-    char line[256];
+    char line[KVF_CONFIG_LINE_BYTES];
     for (uint32_t i = 0; kvf_config_line(&config, i, line, sizeof(line)) != NULL; i++) {
         if (strcmp(line, wanted) == 0) {
             return true;
