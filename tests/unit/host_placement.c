@@ -333,6 +333,10 @@ Test(host_placement, named_devices_keep_their_order_and_the_first_one_decides_th
     cr_assert_eq(ask("mlx5_1,mlx5_6", "auto", KVF_CPU_AUTO, 0, 224), 0, "%s", why);
     cr_assert_eq(placed.rails.memory_node, 0);
     cr_assert_eq(placed.cpus[0], 167);
+    /* Also where the memory that is served is said to be elsewhere: queues lie where the device writes them. */
+    cr_assert_eq(ask("mlx5_6", "node0", KVF_CPU_AUTO, 0, 224), 0, "%s", why);
+    cr_assert_eq(placed.rails.memory_node, 1);
+    cr_assert_eq(placed.cpus[0], 223);
     cr_assert_eq(strstr(why, "left out"), NULL, "%s", why);
 }
 
