@@ -283,11 +283,10 @@ static void pin(struct kvf_worker *w, int cpu)
     w->cpu = cpu;
 }
 
-/* Where a device is, is also where it writes its queues: its node comes before the processor's. Before anything
- * large is allocated. */
-static void bind_memory(struct kvf_worker *w, int32_t node)
+/* What came of preferring a node: that of the first rail, where the device writes its queues, else that of the
+ * processor. */
+static void note_memory(struct kvf_worker *w, int err)
 {
-    int err = node >= 0 ? kvf_numa_prefer_node(node) : kvf_numa_prefer_near(w->cpu);
     w->is_numa_bound = err > 0;
     if (err < 0) {
         kvf_log(KVF_LOG_WARN,
@@ -357,13 +356,20 @@ static int start_worker(struct kvf_worker *w, const struct kvf_link_start *start
     if (w->epoll_fd < 0) {
         return fail("create an epoll descriptor", -errno);
     }
+    /* Queues are allocated by calls of the helper too, which inherits the node. */
+    bool has_node = start->rails.memory_node >= 0;
+    if (has_node) {
+        note_memory(w, kvf_numa_prefer_node(start->rails.memory_node));
+    }
     /* Before pinning: the helper may use every processor that we may. */
     err = kvf_helper_create(&w->helper);
     if (err != 0) {
         return fail("start the helper thread", err);
     }
     pin(w, start->cpu);
-    bind_memory(w, start->rails.memory_node);
+    if (!has_node) {
+        note_memory(w, kvf_numa_prefer_near(w->cpu));
+    }
     err = create_core(w, start);
     if (err != 0) {
         return fail("allocate the room tables", err);

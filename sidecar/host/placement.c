@@ -169,7 +169,9 @@ static void say_chosen(struct text *t, const struct work *w, const struct kvf_pl
             rail->netdev[0] == '\0' ? "" : ")");
         say_near(t, (enum kvf_near)rail->near, &w->hint);
     }
-    if (w->ask->cpu == KVF_CPU_AUTO && p->near_cpu_count == 0) {
+    if (w->ask->cpu == KVF_CPU_AUTO && w->ask->allowed_count < 2) {
+        say(t, "; at most one processor is allowed here and none is taken");
+    } else if (w->ask->cpu == KVF_CPU_AUTO && p->near_cpu_count == 0) {
         say(t,
             p->rails.memory_node >= 0
                 ? "; no processor of node %d is allowed here: another one is taken"

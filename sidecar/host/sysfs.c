@@ -227,7 +227,7 @@ int kvf_sysfs_resolve(const char *root, const char *path, char *ret_path, size_t
     return 0;
 }
 
-/* Keeps the `max` first names in order; a folder lists its entries in none. */
+/* Keeps the `max` first names in order; a folder lists its entries in none. The name fits. */
 static int keep_name(struct kvf_sysfs_name *names, int count, int max, const char *name)
 {
     int at = count < max ? count : max;
@@ -237,7 +237,7 @@ static int keep_name(struct kvf_sysfs_name *names, int count, int max, const cha
     if (at < max) {
         int kept = count < max ? count : max - 1;
         memmove(&names[at + 1], &names[at], (size_t)(kept - at) * sizeof(names[0]));
-        snprintf(names[at].text, sizeof(names[at].text), "%s", name);
+        memcpy(names[at].text, name, strlen(name) + 1u);
     }
     return count + 1;
 }

@@ -214,8 +214,8 @@ TREE_UNUSED static void tree_hgx(int per_switch, bool is_numa)
     for (int i = 0; i < 8; i++) {
         char up[256];
         char path[384];
-        char name[16];
-        char netdev[16];
+        char name[24];
+        char netdev[24];
         int node = !is_numa ? -1 : i / 4;
         const char *cpus = !is_numa ? "0-223" : node == 0 ? HGX_NODE0 : HGX_NODE1;
         int bus = 0x10 + i / per_switch * 0x10;
