@@ -20,6 +20,7 @@
 #include "sidecar/worker_internal.h"
 
 _Static_assert((int)KVF_CONFIG_TCP == (int)KVF_WIRE_TCP, "option and wire agree");
+_Static_assert((int)KVF_CONFIG_VERBS == (int)KVF_WIRE_VERBS, "option and wire agree");
 _Static_assert((int)KVF_CONFIG_LOCAL == (int)KVF_WIRE_LOCAL, "option and wire agree");
 _Static_assert((int)KVF_CONFIG_CHECKED == (int)KVF_PLACEMENT_CHECKED, "option and wire agree");
 _Static_assert((int)KVF_CONFIG_POSTED == (int)KVF_PLACEMENT_POSTED, "option and wire agree");
@@ -29,6 +30,7 @@ _Static_assert((int)KVF_CONFIG_SOCKETS == (int)KVF_TCP_ENGINE_SOCKETS,
 _Static_assert((int)KVF_CONFIG_URING == (int)KVF_TCP_ENGINE_URING,
                "option and transport agree");
 _Static_assert(KVF_CONFIG_LANES_MAX == KVF_LANES_MAX, "option and wire agree");
+_Static_assert(KVF_PLACEMENT_RAILS_MAX == KVF_RAILS_MAX, "placement and transport agree");
 
 #define START_WAIT_MS 10000
 #define EPOLL_EVENTS_MAX 64
