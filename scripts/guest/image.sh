@@ -14,31 +14,26 @@ image_fail() {
 }
 
 # Sets kernel_package and kernel_version: what Debian's metapackage means today, or, where apt knows nothing
-# (no lists, no network), the newest package that an earlier run left here.
+# (no lists, no network), what it meant in an earlier run here. apt is slow: it is asked again only when its
+# lists are newer than its last answer.
 image_choose_kernel() {
-    local line file
-    line=$(apt-cache depends --important "$kernel_metapackage" 2>/dev/null |
-        sed -n 's/^ *Depends: \(linux-image-[0-9][^ ]*\)$/\1/p' | head -n 1)
-    if [ -n "$line" ]; then
-        kernel_package=$line
-        kernel_version=$(apt-cache show --no-all-versions "$line" 2>/dev/null | sed -n 's/^Version: //p' | head -n 1)
+    local answer=$cache/kernel
+    if [ ! "$answer" -nt /var/lib/apt/lists ]; then
+        kernel_package=$(apt-cache depends --important "$kernel_metapackage" 2>/dev/null |
+            sed -n 's/^ *Depends: \(linux-image-[0-9][^ ]*\)$/\1/p' | head -n 1)
+        kernel_version=$([ -z "$kernel_package" ] || apt-cache show --no-all-versions "$kernel_package" 2>/dev/null |
+            sed -n 's/^Version: //p' | head -n 1)
+        if [ -n "$kernel_version" ]; then
+            printf '%s %s\n' "$kernel_package" "$kernel_version" >"$answer.$$" && mv "$answer.$$" "$answer"
+        fi
     fi
-    if [ -z "${kernel_version:-}" ]; then
-        file=$(find "$cache" -maxdepth 1 -name 'linux-image-*_amd64.deb' 2>/dev/null | sort -V | tail -n 1)
-        [ -n "$file" ] || return 1
-        file=${file##*/}
-        kernel_package=${file%%_*}
-        kernel_version=${file#*_}
-        kernel_version=${kernel_version%_amd64.deb}
-        kernel_version=${kernel_version//%3a/:}
-    fi
+    [ -f "$answer" ] && read -r kernel_package kernel_version <"$answer"
 }
 
 # Sets image to the folder of kernel and initramfs, which exist when this returns.
 image_prepare() {
     local key
     mkdir -p "$cache" || image_fail "cannot make $cache; --cache names another folder"
-    kernel_version=
     if ! image_choose_kernel; then
         if [ "$(id -u)" -eq 0 ]; then
             say "asking Debian for its packages" >&2
@@ -64,7 +59,7 @@ image_prepare() {
 }
 
 image_fetch() {
-    local name=$kernel_package"_"${kernel_version//:/%3a}_amd64.deb
+    local name=${kernel_package}_${kernel_version//:/%3a}_amd64.deb
     deb=$cache/$name
     [ -f "$deb" ] && return
     say "fetching $kernel_package $kernel_version (about 70 MB)" >&2
@@ -104,4 +99,6 @@ image_make() {
     # Beside the others and then into place, as other file systems may lie between.
     cp -r "$made" "$cache/.image.$$" && mv -T "$cache/.image.$$" "$image"
     rm -rf "$tree"
+    # What nobody used for a week was of an earlier kernel or an earlier form of these files.
+    find "$cache" -maxdepth 1 -name 'image-*' ! -path "$image" -mtime +7 -exec rm -rf {} +
 }
