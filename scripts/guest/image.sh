@@ -48,7 +48,7 @@ image_prepare() {
             "$(command -v busybox)"
     } | sha256sum | cut -c 1-16)
     image=$cache/image-$key
-    [ -f "$image/initramfs.gz" ] && return
+    [ ! -f "$image/initramfs.gz" ] || { touch -c "$image" && return; }
     # Two that start at once make one image.
     exec {image_lock}>"$cache/lock"
     flock "$image_lock"
