@@ -34,6 +34,8 @@ enum kvf_link_op {
     KVF_LINK_DRAIN,        /* .code: 1 = an operator drains this daemon, 0 = no more */
     KVF_LINK_PEER_HOLD,    /* struct kvf_link_hold, before any CLIENT_ADD of a new worker */
     KVF_LINK_OPERATE, /* struct kvf_link_operate: STATUS, PEERS, ROOMS or RELEASE; one at a time */
+    KVF_LINK_COUNT, /* .code: a value of the stats, .value: what is to be added to it: only the worker writes
+                       them while it lives */
     KVF_LINK_SHUTDOWN, /* .code: 0 = serve what runs for .value ns more; 1 = close everything now */
 
     /* worker -> supervisor */

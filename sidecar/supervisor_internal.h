@@ -142,6 +142,15 @@ enum sup_epoll {
     SUP_EPOLL_WORKER,
 };
 
+/* What rooms that a worker's end, or a re-attach, drained add to the stats. */
+enum sup_count {
+    SUP_COUNT_SUCCEEDED,
+    SUP_COUNT_FAILED,
+    SUP_COUNT_WORKER_GONE,
+    SUP_COUNT_ENGINE_GONE,
+    SUP_COUNTS,
+};
+
 struct kvf_supervisor {
     struct kvf_config config;
     struct kvf_run_dir dir;
@@ -149,9 +158,10 @@ struct kvf_supervisor {
     uint64_t now_ns;
     int epoll_fd;
     int signal_fd;
-    int stats_fd;      /* writable, for workers */
-    int stats_read_fd; /* read-only, for clients */
-    struct kvf_stats_shm *stats;
+    int stats_fd;                /* writable, for workers */
+    int stats_read_fd;           /* read-only, for clients */
+    struct kvf_stats_shm *stats; /* ours to write while there is no worker, else the worker's */
+    uint64_t uncounted[SUP_COUNTS]; /* not in the stats yet */
     int cpu; /* where workers are pinned, and below, what they use: one choice for all of them */
     struct kvf_rails rails; /* none without transport verbs */
     int exit_status;        /* -1 while running */

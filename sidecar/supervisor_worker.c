@@ -154,6 +154,28 @@ void kvf_sup_kill_worker(struct kvf_supervisor *s, const char *why)
     s->kill_deadline_ns = s->now_ns + s->config.kill_ms * KVF_NS_PER_MS;
 }
 
+static const uint32_t count_values[SUP_COUNTS] = {
+    [SUP_COUNT_SUCCEEDED] = KVF_COUNT_ROOMS_SUCCEEDED,
+    [SUP_COUNT_FAILED] = KVF_COUNT_ROOMS_FAILED,
+    [SUP_COUNT_WORKER_GONE] = KVF_COUNT_PROOF_FIRST + KVF_PROOF_WORKER_GONE,
+    [SUP_COUNT_ENGINE_GONE] = KVF_COUNT_PROOF_FIRST + KVF_PROOF_ENGINE_GONE,
+};
+
+/* The stats have one writer. A worker that lives is it, and its copies would overwrite what somebody else had
+ * added: kvf_sup_sync tells it. */
+static void count_reaped(struct kvf_supervisor *s)
+{
+    if (s->worker != WORKER_NONE) {
+        return;
+    }
+    kvf_stats_begin(s->stats);
+    for (uint32_t i = 0; i < SUP_COUNTS; i++) {
+        kvf_daemon_stats_add(s->stats, count_values[i], s->uncounted[i]);
+        s->uncounted[i] = 0;
+    }
+    kvf_stats_end(s->stats);
+}
+
 void kvf_sup_reap_rooms(struct kvf_supervisor *s, struct sup_client *c)
 {
     uint32_t worker_gone = 0;
@@ -178,13 +200,11 @@ void kvf_sup_reap_rooms(struct kvf_supervisor *s, struct sup_client *c)
             break;
         }
     }
-    kvf_stats_begin(s->stats);
-    kvf_daemon_stats_add(s->stats, KVF_COUNT_ROOMS_SUCCEEDED, succeeded);
-    kvf_daemon_stats_add(s->stats, KVF_COUNT_ROOMS_FAILED,
-                         worker_gone + engine_gone - succeeded);
-    kvf_daemon_stats_add(s->stats, KVF_COUNT_PROOF_FIRST + KVF_PROOF_WORKER_GONE, worker_gone);
-    kvf_daemon_stats_add(s->stats, KVF_COUNT_PROOF_FIRST + KVF_PROOF_ENGINE_GONE, engine_gone);
-    kvf_stats_end(s->stats);
+    s->uncounted[SUP_COUNT_SUCCEEDED] += succeeded;
+    s->uncounted[SUP_COUNT_FAILED] += worker_gone + engine_gone - succeeded;
+    s->uncounted[SUP_COUNT_WORKER_GONE] += worker_gone;
+    s->uncounted[SUP_COUNT_ENGINE_GONE] += engine_gone;
+    count_reaped(s);
     if (worker_gone + engine_gone + leased > 0) {
         kvf_log(
             KVF_LOG_WARN,
@@ -262,6 +282,7 @@ void kvf_sup_worker_ended(struct kvf_supervisor *s)
             forget_told(c);
         }
     }
+    count_reaped(s); /* what it was not told any more, too */
     kvf_sup_departed_forget_told(s);
     kvf_sup_operators_worker_ended(s);
     kvf_stats_begin(s->stats);
@@ -386,6 +407,20 @@ static bool sync_client(struct kvf_supervisor *s, struct sup_client *c)
     return !c->is_reaped || c->reaped != TOLD_NOT || send_msg(s, &reaped, NULL, 0, &c->reaped);
 }
 
+static bool sync_counts(struct kvf_supervisor *s)
+{
+    for (uint32_t i = 0; i < SUP_COUNTS; i++) {
+        struct kvf_link_msg msg = {
+            .op = KVF_LINK_COUNT, .code = count_values[i], .value = s->uncounted[i]};
+        enum told told = TOLD_NOT;
+        if (s->uncounted[i] != 0 && !send_msg(s, &msg, NULL, 0, &told)) {
+            return false;
+        }
+        s->uncounted[i] = 0;
+    }
+    return true;
+}
+
 static bool are_groups_sent(const struct kvf_supervisor *s)
 {
     for (uint32_t i = 0; i < s->config.clients; i++) {
@@ -401,7 +436,7 @@ void kvf_sup_sync(struct kvf_supervisor *s)
     if (s->worker != WORKER_SERVING || s->link_fd < 0) {
         return;
     }
-    bool is_all = kvf_sup_operators_sync(s);
+    bool is_all = sync_counts(s) && kvf_sup_operators_sync(s);
     for (uint32_t i = 0; i < s->config.clients && is_all; i++) {
         if (s->clients[i].is_used) {
             is_all = sync_client(s, &s->clients[i]);
@@ -529,6 +564,7 @@ static void take_answer(struct kvf_supervisor *s, const struct kvf_link_msg *msg
     case KVF_LINK_PEER_HOLD:
     case KVF_LINK_OPERATE:
     case KVF_LINK_OPERATED: /* longer, and taken before */
+    case KVF_LINK_COUNT:
     case KVF_LINK_SHUTDOWN:
         break;
     }

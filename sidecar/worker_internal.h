@@ -132,6 +132,8 @@ void kvf_worker_operate(struct kvf_worker *w, const struct kvf_link_operate *ask
 /* worker_stats.c */
 void kvf_worker_stats_start(struct kvf_worker *w, uint32_t worker_starts);
 void kvf_worker_stats_copy(struct kvf_worker *w);
+/* Adds to a counter what happened outside this worker. */
+void kvf_worker_stats_count(struct kvf_worker *w, uint32_t value, uint64_t n);
 void kvf_worker_stats_loop(struct kvf_worker *w, uint64_t turn_ns);
 
 #endif

@@ -301,6 +301,9 @@ static void take_message(struct kvf_worker *w, const struct kvf_link_region *pac
     case KVF_LINK_OPERATE:
         kvf_worker_operate(w, (const struct kvf_link_operate *)(const void *)packet);
         return;
+    case KVF_LINK_COUNT:
+        kvf_worker_stats_count(w, msg->code, msg->value);
+        return;
     case KVF_LINK_SHUTDOWN:
         shut_down(w, msg);
         return;

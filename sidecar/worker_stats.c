@@ -1,5 +1,6 @@
 /* What the worker shows: numbers copied into the stats file now and then, never on the path of a transfer
  * but for the histograms of ended rooms. */
+#include <assert.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -108,6 +109,13 @@ void kvf_worker_stats_copy(struct kvf_worker *w)
     kvf_stats_end(shm);
     w->stats_ns = w->now_ns;
     w->is_stats_due = false;
+}
+
+void kvf_worker_stats_count(struct kvf_worker *w, uint32_t value, uint64_t n)
+{
+    assert(value < KVF_COUNTERS);
+    w->base[value] += n;
+    kvf_worker_stats_copy(w);
 }
 
 void kvf_worker_stats_loop(struct kvf_worker *w, uint64_t turn_ns)

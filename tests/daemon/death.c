@@ -361,6 +361,13 @@ static void sink_daemon_killed(void)
     CHECK_IS(kvf_poll(to->client, in), KVF_FAILED, "the old room after the re-attach");
     room_release(to, in);
     transfer_once(from, to, key_next(), 0, 50);
+    /* Drained by the supervisor while a worker serves, who alone writes the stats. */
+    WAIT_FOR(daemon_stat(decode, "proof_worker_gone_total") == 1, WAIT_MS,
+             "rooms drained by the worker's end: %llu and not 1",
+             (unsigned long long)daemon_stat(decode, "proof_worker_gone_total"));
+    WAIT_FOR(daemon_stat(decode, "rooms_succeeded_total") == 1, WAIT_MS,
+             "the transfer behind it is not counted");
+    CHECK_IS(daemon_stat(decode, "proof_worker_gone_total"), 1, "and in the copy behind that");
     engine_stop(from);
     engine_stop(to);
     daemons_stop();
