@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -23,6 +24,7 @@ struct kvf_helper {
     uint64_t through_count;        /* under lock: jobs whose work_fn has returned */
     pthread_t thread;
     int event_fd;
+    bool is_ending; /* under lock */
 };
 
 static void list_init(struct job_list *l)
@@ -56,6 +58,9 @@ static void *run(void *arg)
     pthread_mutex_lock(&h->lock);
     for (;;) {
         struct kvf_job *job = list_pop(&h->todo);
+        if (job == NULL && h->is_ending) {
+            break;
+        }
         if (job == NULL) {
             pthread_cond_wait(&h->wake, &h->lock);
             continue;
@@ -71,6 +76,7 @@ static void *run(void *arg)
         ssize_t put = write(h->event_fd, &one, sizeof(one));
         (void)put;
     }
+    pthread_mutex_unlock(&h->lock);
     return NULL;
 }
 
@@ -103,6 +109,20 @@ int kvf_helper_create(struct kvf_helper **ret_helper)
     }
     *ret_helper = h;
     return 0;
+}
+
+void kvf_helper_destroy(struct kvf_helper *helper)
+{
+    pthread_mutex_lock(&helper->lock);
+    helper->is_ending = true;
+    pthread_cond_signal(&helper->wake);
+    pthread_mutex_unlock(&helper->lock);
+    int rc = pthread_join(helper->thread, NULL);
+    assert(rc == 0);
+    close(helper->event_fd);
+    pthread_cond_destroy(&helper->wake);
+    pthread_mutex_destroy(&helper->lock);
+    free(helper);
 }
 
 int kvf_helper_fd(const struct kvf_helper *helper)

@@ -22,6 +22,10 @@ void kvf_helper_push(struct kvf_helper *helper, struct kvf_job *job);
 /* A job whose work_fn has returned, in order of push; NULL: none. Clears the descriptor. */
 struct kvf_job *kvf_helper_take(struct kvf_helper *helper);
 
+/* Lets it do what it was given, ends the thread and frees the helper. Waits as long as that takes. Jobs stay
+ * the caller's, taken or not. */
+void kvf_helper_destroy(struct kvf_helper *helper);
+
 /* The job that the others wait for: at work, or next. NULL: none. It stays the helper's: for comparing only.
  * ret_seq: its number, from 1; who finds the same number for long knows that the thread stands still. */
 const struct kvf_job *kvf_helper_oldest(struct kvf_helper *helper, uint64_t *ret_seq);

@@ -110,7 +110,9 @@ struct kvf_transport_ops {
      * filler. Markers stay, so that the lane still gets its one: an END not yet started leaves as DRAIN
      * and then completes -ECANCELED. A DATA post whose memory faults (-EFAULT) does the same to what is
      * queued behind it for its grant. From within a callback of another lane, posts that are wholly sent and
-     * not yet told complete 0 afterwards: nothing names their pages any more either. */
+     * not yet told complete 0 afterwards: nothing names their pages any more either.
+     * verbs: what a device was given, wholly or in part, cannot be called back. Such posts go on and complete
+     * as they would have; the others do as above. (The core detaches for checked placement only.) */
     void (*detach)(struct kvf_transport *t, uint32_t lane, uint64_t cookie);
     /* Moves bytes, both directions, within the budget. Returns how much was moved (bytes), 0 if idle. */
     uint64_t (*poll)(struct kvf_transport *t);
@@ -189,6 +191,19 @@ bool kvf_verbs_may_sleep(struct kvf_transport *t);
 /* When poll has something to do without an event: a stalled lane, a fence that waited. KVF_NO_TIME: never. */
 uint64_t kvf_verbs_due_ns(const struct kvf_transport *t);
 
+/* What a log or the stats may want to know. Counted since create. Loop. */
+struct kvf_verbs_counts {
+    uint64_t
+        fences_failed; /* the device refused to stop or destroy: such a fence never answers */
+    uint64_t written_off;       /* work requests whose completion never came, at a destroy */
+    uint64_t receives_dropped;  /* markers that came for a lane that is lost or being fenced */
+    uint64_t completions_stray; /* of no lane's work request: a device's fault */
+    uint64_t events_other;      /* async events that ask for nothing */
+    uint64_t queues_broken;     /* completion queues that the device gave up */
+    uint64_t numbers_avoided; /* queue pairs made again because their number was used lately */
+};
+void kvf_verbs_counts(const struct kvf_transport *t, struct kvf_verbs_counts *ret_counts);
+
 /* Registers [base, base + bytes) with every rail, for reading by ours and writing by peers. dmabuf_fd: a
  * device's memory instead, with `base` as the address peers name it by; -1: host memory mapped at base. Helper
  * thread; the queue pairs' thread is another one. On an error nothing stays registered: -errno of the device
@@ -196,7 +211,7 @@ uint64_t kvf_verbs_due_ns(const struct kvf_transport *t);
 int kvf_verbs_register(struct kvf_transport *t, void *base, uint64_t bytes, int dmabuf_fd,
                        uint64_t dmabuf_off, struct kvf_verbs_memory **ret_memory);
 /* 0: no device reaches that memory any more. Else -errno: it still may, the memory stays as it is, and
- * unmapping it proves nothing. Helper thread. */
+ * unmapping it proves nothing. Helper thread, before close. */
 int kvf_verbs_unregister(struct kvf_transport *t, struct kvf_verbs_memory *memory);
 /* What peers need: the address of its first byte, and a key per rail. Any thread. */
 void kvf_verbs_keys(const struct kvf_verbs_memory *memory, uint64_t *ret_base,
