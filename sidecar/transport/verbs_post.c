@@ -134,7 +134,8 @@ static int look_up_sides(const struct kvf_verbs *v, const struct kvf_verbs_lane 
         return -EPROTO;
     }
     for (uint32_t i = 0; i < s.to.plane_count; i++) {
-        if (s.to.planes[i].page_bytes != s.from->planes[i].page_bytes ||
+        if (s.to.planes[i].page_bytes == 0 ||
+            s.to.planes[i].page_bytes != s.from->planes[i].page_bytes ||
             !fits_address_space(s.to.base, &s.to.planes[i], s.to_page + s.page_count)) {
             return -EPROTO;
         }

@@ -226,9 +226,13 @@ struct rig *rig_create(const struct rig_kind *kind, const struct rig_options *op
     return rig;
 }
 
-static void region_free(struct rig_region *region)
+static void region_free(struct rig *rig, struct rig_end *end, uint32_t idx)
 {
+    struct rig_region *region = &end->regions[idx];
     if (region->bytes > 0) {
+        if (rig->kind->region_leaves != NULL) {
+            rig->kind->region_leaves(rig, end, idx);
+        }
         munmap(region->region.base, region->bytes);
         close(region->fd);
         region->bytes = 0;
@@ -237,13 +241,13 @@ static void region_free(struct rig_region *region)
 
 void rig_destroy(struct rig *rig)
 {
+    for (uint32_t i = 0; i < RIG_REGIONS; i++) {
+        region_free(rig, &rig->source, i);
+        region_free(rig, &rig->sink, i);
+    }
     rig->kind->ops->close(rig->source.transport);
     rig->kind->ops->close(rig->sink.transport);
     rig->kind->destroy(rig);
-    for (uint32_t i = 0; i < RIG_REGIONS; i++) {
-        region_free(&rig->source.regions[i]);
-        region_free(&rig->sink.regions[i]);
-    }
     assert(rig->source.errors == 0);
     assert(rig->sink.errors == 0);
     free(rig);
@@ -259,12 +263,13 @@ static unsigned char pattern(uint64_t page, uint32_t plane, uint64_t off)
     return byte == RIG_CANARY || byte == 0 ? 0x5a : byte;
 }
 
-static void region_make(struct rig_region *region, uint32_t pages, uint32_t planes,
-                        const uint32_t *plane_bytes, uint32_t n, uint32_t gap)
+static void region_make(struct rig *rig, struct rig_end *end, uint32_t idx, uint32_t pages,
+                        uint32_t planes, const uint32_t *plane_bytes, uint32_t n, uint32_t gap)
 {
+    struct rig_region *region = &end->regions[idx];
     uint64_t off = 0;
     uint64_t page_bytes = 0;
-    region_free(region);
+    region_free(rig, end, idx);
     for (uint32_t i = 0; i < planes; i++) {
         struct kvf_core_plane *plane = &region->planes[i];
         plane->off = off;
@@ -287,13 +292,16 @@ static void region_make(struct rig_region *region, uint32_t pages, uint32_t plan
                                                    .page_bytes = page_bytes};
     region->is_gone = false;
     memset(base, RIG_CANARY, region->bytes);
+    if (rig->kind->region_made != NULL) {
+        rig->kind->region_made(rig, end, idx);
+    }
 }
 
 void rig_region(struct rig *rig, uint32_t idx, uint32_t pages, uint32_t planes,
                 const uint32_t *plane_bytes, uint32_t n, uint32_t gap)
 {
-    region_make(&rig->sink.regions[idx], pages, planes, plane_bytes, n, gap);
-    region_make(&rig->source.regions[idx], pages, planes, plane_bytes, n, gap);
+    region_make(rig, &rig->sink, idx, pages, planes, plane_bytes, n, gap);
+    region_make(rig, &rig->source, idx, pages, planes, plane_bytes, n, gap);
     const struct rig_region *region = &rig->source.regions[idx];
     for (uint32_t i = 0; i < planes; i++) {
         const struct kvf_core_plane *plane = &region->planes[i];

@@ -96,11 +96,15 @@ struct rig_kind {
     const char *calls_none_back; /* posts that were not started can be detached */
     const char *faults_never;    /* T7: memory that is gone is found out */
     const char *hears_no_end;    /* the sink is told when the source ends a lane */
+    const char *never_stands;    /* a sink that is not polled takes nothing */
     /* Why this host does not allow it, NULL if it does. No function: always allowed. */
     const char *(*refused_because)(void);
     /* Makes end->transport for this end's host. */
     int (*end_create)(struct rig *rig, struct rig_end *end,
                       const struct kvf_transport_host *host);
+    /* Memory that devices have to know, after it is mapped and before it is unmapped. NULL: they need not. */
+    void (*region_made)(struct rig *rig, struct rig_end *end, uint32_t idx);
+    void (*region_leaves)(struct rig *rig, struct rig_end *end, uint32_t idx);
     /* Brings the lane up between the two ends, until both said so. 0 or -errno. */
     int (*lane_open)(struct rig *rig, uint32_t lane, uint32_t epoch);
     /* Hands readiness to one end and moves what is between them. wait: may sleep a millisecond. */
@@ -164,6 +168,10 @@ extern const struct rig_kind rig_local_kind;
 /* The simulator's doubles: of tcp, and of RC verbs. */
 extern const struct rig_kind rig_sim_kind;
 extern const struct rig_kind rig_sim_nic_kind;
+/* verbs over fake devices (tests/fake_verbs); or over the two real ones that the environment names:
+ * KVF_RIG_VERBS=rxe0,rxe1 (source, sink). What only the fake can do is skipped then. */
+extern const struct rig_kind rig_verbs_kind;
+extern const struct rig_kind rig_verbs_real_kind;
 /* tcp's accepted descriptor of a lane, for tests that shrink its buffers; owned by the transport. */
 int rig_tcp_source_fd(struct rig *rig, uint32_t lane);
 /* local's clock, for lanes with a rate; it stands still until set. When poll has something to do. */

@@ -77,6 +77,7 @@ void contract_t1_every_post_completes_once_when_nothing_fails(const struct rig_k
 
 void contract_t1_every_post_completes_once_through_a_fence(const struct rig_kind *kind)
 {
+    skip_if(kind->never_stands);
     struct rig *rig = rig_with_pages(kind, 256, 16);
     uint32_t posts = post_until_stuck(rig, 9, 1, 256);
     rig_mark(rig, 0, 9, 1, KVF_LANE_END);
@@ -97,6 +98,7 @@ void contract_t1_every_post_completes_once_through_a_fence(const struct rig_kind
 
 void contract_t1_every_post_completes_once_through_a_detach(const struct rig_kind *kind)
 {
+    skip_if(kind->never_stands);
     skip_if(kind->calls_none_back);
     struct rig *rig = rig_with_pages(kind, 256, 16);
     rig_grant(rig, 2, 0, 0, 256);
@@ -247,6 +249,7 @@ void contract_t1_a_full_queue_refuses_and_recovers(const struct rig_kind *kind)
 /* Nothing moves on the lane, so room in the queue can only come from the detach itself. */
 void contract_t1_a_detach_makes_room_at_once(const struct rig_kind *kind)
 {
+    skip_if(kind->never_stands);
     skip_if(kind->calls_none_back);
     struct rig *rig = rig_with_pages(kind, 256, 16);
     rig_grant(rig, 2, 0, 0, 256);
@@ -311,6 +314,7 @@ void contract_t2_posts_complete_in_order_and_the_marker_is_behind_all_bytes(
 /* The sink waits for exactly one marker. If a detach swallowed it, a healthy lane would have to be fenced. */
 void contract_t2_a_detached_end_leaves_as_drain(const struct rig_kind *kind)
 {
+    skip_if(kind->never_stands);
     struct rig *rig = rig_with_pages(kind, 256, 16);
     rig_grant(rig, 2, 0, 0, 256);
     post_until_stuck(rig, 9, 1, 256);
@@ -340,6 +344,7 @@ void contract_t2_a_detached_end_leaves_as_drain(const struct rig_kind *kind)
  * knows nothing of it goes on. */
 void contract_t3_nothing_lands_after_the_sink_fenced(const struct rig_kind *kind)
 {
+    skip_if(kind->never_stands);
     struct rig *rig = rig_with_pages(kind, 256, 16);
     rig_post(rig, 0, 9, 1, 0, 0, 0, 64);
     rig_turns(rig, 3);
@@ -369,6 +374,7 @@ void contract_t3_nothing_lands_after_the_sink_fenced(const struct rig_kind *kind
 /* The pages of a fenced source get another tenant's bytes, and none of those may reach the sink. */
 void contract_t3_nothing_is_read_from_pages_after_the_source_fenced(const struct rig_kind *kind)
 {
+    skip_if(kind->never_stands);
     struct rig *rig = rig_with_pages(kind, 256, 16);
     post_until_stuck(rig, 9, 1, 256);
     kind->ops->fence(rig->source.transport, 0, 5);
@@ -389,6 +395,7 @@ void contract_t3_nothing_is_read_from_pages_after_the_source_fenced(const struct
 
 void contract_t3_all_completions_come_before_fenced(const struct rig_kind *kind)
 {
+    skip_if(kind->never_stands);
     struct rig *rig = rig_with_pages(kind, 256, 16);
     post_until_stuck(rig, 9, 1, 256);
     kind->ops->fence(rig->source.transport, 0, 5);

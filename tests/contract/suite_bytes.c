@@ -126,6 +126,7 @@ static bool second_marker(struct rig *rig, uint64_t handle)
 
 void contract_t6_a_stopped_reader_blocks_no_call_and_no_other_lane(const struct rig_kind *kind)
 {
+    skip_if(kind->never_stands);
     struct rig_options options = rig_defaults();
     struct rig *rig = rig_create(kind, &options);
     rig_region(rig, 0, 256, 16, kv_planes, 1, 0);
