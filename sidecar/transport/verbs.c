@@ -508,11 +508,12 @@ static void lane_job_back(struct kvf_verbs *v, struct kvf_verbs_lane *lane)
 static uint64_t take_jobs(struct kvf_verbs *v)
 {
     uint64_t taken = 0;
-    while (v->jobs_out > 0) {
-        struct kvf_job *back = kvf_helper_take(v->helper);
-        if (back == NULL) {
-            break;
-        }
+    struct kvf_job *back = NULL;
+    if (v->jobs_out == 0) {
+        return 0; /* the question alone costs a call of the system */
+    }
+    /* To the end: the take that finds nothing makes the descriptor unreadable. */
+    while ((back = kvf_helper_take(v->helper)) != NULL) {
         struct kvf_verbs_job *job = (struct kvf_verbs_job *)back;
         v->jobs_out--;
         taken++;

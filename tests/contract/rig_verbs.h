@@ -12,6 +12,7 @@
 extern struct kvf_verbs_config rig_verbs_config;
 extern uint32_t
     rig_verbs_rails; /* 1 or 2 an end, of the fake: fake0 and fake2, fake1 and fake3 */
+extern bool rig_verbs_keeps_fake; /* the next rig finds the fake as it is: nothing is reset */
 extern bool rig_verbs_leaves_something; /* this test's devices keep objects at the end */
 
 /* NULL, or why the fake is not there: KVF_RIG_VERBS names real devices. */

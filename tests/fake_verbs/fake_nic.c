@@ -423,6 +423,7 @@ static void on_request(struct fake_qp *qp, struct fake_packet *packet)
     }
     bool takes_receive = packet->is_last && is_marker(packet->opcode);
     if (takes_receive && qp->recv_head == qp->recv_tail) {
+        fake.counts.refusals_for_want_of_receives++;
         answer(qp, FAKE_RNR, packet->psn);
         return;
     }

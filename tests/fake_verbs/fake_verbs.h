@@ -60,6 +60,7 @@ struct fake_counts {
     uint64_t markers;
     uint64_t gated; /* calls that wait at the gate now */
     uint64_t retries;
+    uint64_t refusals_for_want_of_receives;
     uint64_t qps_made;
     uint64_t objects; /* that exist now: queues, pairs, registrations, domains */
 };
