@@ -5,7 +5,8 @@
  *  T2  Posts of one lane leave in order; a marker is behind everything posted before it.
  *  T3  A fence returns (fenced) only when nothing of that lane's epoch can touch a page any more, ours
  *      or the peer's, and after every post of the lane was completed.
- *  T4  The sink asks place before every receive and obeys the answer.
+ *  T4  The sink asks place before every receive and obeys the answer. (verbs: its device places, and asks
+ *      nobody.)
  *  T5  Nothing is ever resent on a stream; any error ends the stream (lost), and only that stream.
  *  T6  Reading never waits for writing, and no call blocks.
  *  T7  Nothing here touches client memory except by a call that can fail, or through a device.
@@ -175,7 +176,7 @@ struct kvf_verbs_config {
 struct kvf_verbs_lib; /* the library's functions: kvf_verbs_lib_load, or a test's own */
 extern const struct kvf_transport_ops kvf_verbs_ops;
 /* Opens the devices. lib NULL: libibverbs.so.1. now_fn is needed. -errno with a sentence in ret_error:
- * -ENOENT (no library, or no such device), -ENETDOWN (port not active), -EADDRNOTAVAIL (no such address),
+ * -ENOENT (no library, or no such device), -EOPNOTSUPP (neither InfiniBand nor RoCE), -ENETDOWN (port not active), -EADDRNOTAVAIL (no such address),
  * -EINVAL (a value out of range), -ENOMEM. */
 int kvf_verbs_create(const struct kvf_transport_config *config,
                      const struct kvf_verbs_config *verbs,

@@ -29,6 +29,9 @@ static const char *config_fault(const struct kvf_transport_config *config,
     if (posts_max == 0 || (posts_max & (posts_max - 1u)) != 0) {
         return "the length of a lane's queue is no power of two";
     }
+    if (config->turn_bytes_max == 0) {
+        return "a turn that moves nothing";
+    }
     if (host->now_fn == NULL || verbs->stall_ns == 0) {
         return "lanes that stand still would not be noticed";
     }
@@ -677,10 +680,10 @@ static void verbs_close(struct kvf_transport *t)
         }
         lane->state = KVF_VERBS_FENCING;
         lane->phase = KVF_VERBS_ENDING;
-        if (lane->job.qp != NULL) {
-            (void)v->lib->destroy_qp(lane->job.qp);
-            lane->job.qp = NULL;
+        if (lane->job.qp != NULL && v->lib->destroy_qp(lane->job.qp) != 0) {
+            continue; /* its posts are never told: their pages may still be read */
         }
+        lane->job.qp = NULL;
         kvf_verbs_complete_all(v, lane);
         lane->state = KVF_VERBS_FREE;
     }

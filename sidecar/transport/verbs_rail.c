@@ -177,6 +177,12 @@ static int rail_open(struct kvf_verbs *v, struct kvf_verbs_rail *rail, const cha
                        "there is no RDMA device %s, or it cannot be opened", name);
         return -ENOENT;
     }
+    if (rail->context->device->transport_type != IBV_TRANSPORT_IB) {
+        /* Of iWARP a completion says that bytes were sent, and other kinds have no ordered queue pairs at all. */
+        (void)snprintf(ret_error, error_cap, "device %s speaks neither InfiniBand nor RoCE",
+                       name);
+        return -EOPNOTSUPP;
+    }
     int rc = check_port(v, rail, name, ret_error, error_cap);
     if (rc != 0) {
         return rc;

@@ -726,6 +726,9 @@ Test(verbs_lane, what_cannot_be_is_refused_at_start_with_a_sentence)
     bad = good;
     bad.receives_per_lane = 40000;
     cr_assert_eq(create_with(&bad, why, sizeof(why)), -EINVAL, "more than a queue holds");
+    fake_transport(0, IBV_TRANSPORT_IWARP);
+    cr_assert_eq(create_with(&good, why, sizeof(why)), -EOPNOTSUPP, "p28");
+    fake_transport(0, IBV_TRANSPORT_IB);
     fake_port(0, IBV_PORT_DOWN, IBV_LINK_LAYER_ETHERNET, 0);
     cr_assert_eq(create_with(&good, why, sizeof(why)), -ENETDOWN);
     struct fake_counts counts;

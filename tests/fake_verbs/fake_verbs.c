@@ -837,3 +837,10 @@ void fake_port(uint32_t device, enum ibv_port_state state, uint8_t link_layer, u
     fake.devices[device].lid = lid;
     unlock();
 }
+
+void fake_transport(uint32_t device, enum ibv_transport_type type)
+{
+    lock();
+    fake.devices[device].ibv.transport_type = type;
+    unlock();
+}

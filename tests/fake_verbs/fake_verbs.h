@@ -103,6 +103,7 @@ void fake_ghost(uint32_t device, uint32_t qpn, uint32_t psn, uint64_t addr, uint
 /* An event without an object (of the port or the device), or of that queue pair (qpn not 0). */
 void fake_event(uint32_t device, enum ibv_event_type type, uint32_t qpn);
 void fake_gid(uint32_t device, uint32_t index, const uint8_t gid[16], enum ibv_gid_type type);
+void fake_transport(uint32_t device, enum ibv_transport_type type);
 void fake_port(uint32_t device, enum ibv_port_state state, uint8_t link_layer, uint16_t lid);
 
 #endif
