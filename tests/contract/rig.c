@@ -424,7 +424,8 @@ void rig_turns(struct rig *rig, uint32_t count)
 
 bool rig_until(struct rig *rig, rig_condition condition, uint64_t arg)
 {
-    uint64_t deadline_ns = now_ns() + 60000000000u;
+    uint64_t patience_s = rig->kind->patience_s > 0 ? rig->kind->patience_s : 60;
+    uint64_t deadline_ns = now_ns() + patience_s * 1000000000u;
     while (!condition(rig, arg)) {
         if (now_ns() > deadline_ns) {
             return false;

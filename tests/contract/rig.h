@@ -89,7 +89,8 @@ struct rig_options {
 struct rig_kind {
     const char *name;
     const struct kvf_transport_ops *ops;
-    bool has_streams; /* squeeze and cut make sense */
+    bool has_streams;    /* squeeze and cut make sense */
+    uint32_t patience_s; /* of rig_until; 0: a minute */
     /* What a kind cannot promise by its nature, and why; NULL: it can. A test of it is skipped with that
      * reason, or leaves the one check out. */
     const char *asks_no_place;   /* T4: the sink's side is asked before every receive */
@@ -144,7 +145,7 @@ uint32_t rig_mark(struct rig *rig, uint32_t lane, uint64_t cookie, uint32_t hand
 
 /* One turn of both ends. Bytes moved. */
 uint64_t rig_turn(struct rig *rig, bool wait);
-/* Turns until the condition holds or a minute is over; says whether it holds. */
+/* Turns until the condition holds or patience is over; says whether it holds. */
 typedef bool (*rig_condition)(struct rig *rig, uint64_t arg);
 bool rig_until(struct rig *rig, rig_condition condition, uint64_t arg);
 void rig_turns(struct rig *rig, uint32_t count);

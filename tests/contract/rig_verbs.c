@@ -190,6 +190,10 @@ static void on_ready(void *ctx, uint32_t lane, uint32_t epoch, const struct kvf_
 static void on_lost(void *ctx, uint32_t lane, uint32_t epoch, int err)
 {
     struct window *window = ctx;
+    if (real_names() != NULL) {
+        fprintf(stderr, "rig_verbs: lane %u of the %s is lost: %s\n", lane,
+                window->end == &window->rig->sink ? "sink" : "source", strerror(err));
+    }
     window->host.lost_fn(window->host.ctx, lane, epoch, err);
 }
 
@@ -374,6 +378,10 @@ static int end_create(struct rig *rig, struct rig_end *end,
                                        .remote_fn = on_remote,
                                        .now_fn = on_now};
     struct kvf_verbs_config verbs = rig_verbs_config;
+    if (real_names() != NULL) { /* emulated ones share their processor with much else */
+        verbs.timeout = 18;     /* 1 s, seven times */
+        verbs.retry = 6;
+    }
     name_rails(&verbs, is_sink);
     int rc = kvf_verbs_create(&rig->options.config, &verbs, &inner,
                               real_names() == NULL ? fake_lib() : NULL, &window->inner, why,
@@ -545,6 +553,7 @@ const struct rig_kind rig_verbs_real_kind = {
     .name = "verbs",
     .ops = &window_ops,
     .has_streams = false,
+    .patience_s = 280,
     .asks_no_place = "a device writes where a packet says and asks nobody",
     .calls_none_back = "what a device has been given cannot be called back",
     .faults_never = "memory of a registration is pinned and cannot go",

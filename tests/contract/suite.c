@@ -202,6 +202,12 @@ static void detach_then_fence_hook(struct rig_end *end, uint32_t lane,
     }
 }
 
+static bool source_is_fenced(struct rig *rig, uint64_t arg)
+{
+    (void)arg;
+    return rig->source.fenced_count > 0;
+}
+
 /* The core reacts to a completion at once: detach from within one, and a fence, must neither lose a post
  * nor complete one twice. */
 void contract_t1_a_callback_may_detach_fence_and_open_again(const struct rig_kind *kind)
@@ -212,9 +218,8 @@ void contract_t1_a_callback_may_detach_fence_and_open_again(const struct rig_kin
     for (uint32_t i = 0; i < 200; i++) {
         rig_post(rig, 0, i % 2 == 0 ? 9 : 10, 1, 0, i, i, 1);
     }
-    rig_turns(rig, 50);
+    cr_assert(rig_until(rig, source_is_fenced, 0));
     assert_each_completed_once(rig);
-    cr_assert_geq(rig->source.fenced_count, 1);
     kind->ops->fence(rig->sink.transport, 0, 5);
     rig->source.completed_hook = NULL;
     cr_assert_eq(kind->lane_open(rig, 0, 6), 0);
