@@ -37,6 +37,7 @@ struct window {
     struct kvf_lane_end ends[RIG_LANES];
     bool is_ready[RIG_LANES];
     struct kvf_verbs_memory *memory[RIG_REGIONS];
+    uint64_t longest_fence_ns; /* in real time */
 };
 
 struct verbs_rig {
@@ -55,6 +56,13 @@ static const char *real_names(void)
 const char *rig_verbs_is_real(void)
 {
     return real_names() != NULL ? "only a fake device can be made to do this" : NULL;
+}
+
+static uint64_t clock_ns(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
 static struct window *window_of(const struct kvf_transport *t)
@@ -87,6 +95,13 @@ void rig_verbs_lie(struct rig *rig, const struct kvf_remote_view *view)
     ((struct verbs_rig *)rig->own)->lie = view;
 }
 
+/* A device asks nobody, tells nobody what it placed, and has no faults of memory. */
+static void complain(const char *what)
+{
+    fprintf(stderr, "rig_verbs: the host was %s\n", what);
+    abort();
+}
+
 /* ---- the transport's host ---------------------------------------------------------------------------------- */
 
 static int on_place(void *ctx, uint32_t lane, uint32_t epoch, uint32_t handle,
@@ -99,7 +114,7 @@ static int on_place(void *ctx, uint32_t lane, uint32_t epoch, uint32_t handle,
     (void)position;
     (void)page_count;
     (void)ret_at;
-    assert(!"a device asks nobody");
+    complain("asked for a place");
     return -EPROTO;
 }
 
@@ -112,7 +127,7 @@ static void on_placed(void *ctx, uint32_t lane, uint32_t epoch, uint32_t handle,
     (void)handle;
     (void)bytes;
     (void)is_scratch;
-    assert(!"a device tells nobody");
+    complain("told what was placed");
 }
 
 /* Whatever was posted for this handle and is not counted yet must be there now. */
@@ -147,7 +162,7 @@ static void on_place_fault(void *ctx, uint32_t lane, uint32_t epoch, uint32_t ha
     (void)lane;
     (void)epoch;
     (void)handle;
-    assert(!"a device has no faults of memory");
+    complain("told of a fault of memory");
 }
 
 static void on_completed(void *ctx, uint32_t lane, uint32_t epoch, const struct kvf_post *post,
@@ -164,7 +179,7 @@ static void on_read_fault(void *ctx, uint32_t client)
 {
     (void)ctx;
     (void)client;
-    assert(!"a device has no faults of memory");
+    complain("told of a fault of memory");
 }
 
 static void on_up(void *ctx, uint32_t lane, uint32_t epoch)
@@ -240,9 +255,7 @@ static uint64_t on_now(void *ctx)
     if (real_names() == NULL) {
         return fake_now_ns();
     }
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+    return clock_ns();
 }
 
 /* ---- the window ---------------------------------------------------------------------------------------------- */
@@ -296,6 +309,7 @@ static void window_fence(struct kvf_transport *t, uint32_t lane, uint32_t epoch)
 {
     struct window *window = window_of(t);
     uint32_t before = window->end->fenced_count;
+    uint64_t begin_ns = clock_ns();
     window->is_ready[lane] = false;
     kvf_verbs_ops.fence(window->inner, lane, epoch);
     for (uint32_t i = 0;
@@ -304,10 +318,31 @@ static void window_fence(struct kvf_transport *t, uint32_t lane, uint32_t epoch)
             usleep(20);
         }
     }
+    uint64_t took_ns = clock_ns() - begin_ns;
+    if (took_ns > window->longest_fence_ns) {
+        window->longest_fence_ns = took_ns;
+    }
+}
+
+/* Of real devices nobody knows beforehand how long a fence takes and what it has to write off. */
+static void report(const struct window *window)
+{
+    struct kvf_verbs_counts counts;
+    kvf_verbs_counts(window->inner, &counts);
+    fprintf(stderr,
+            "rig_verbs: %s: longest fence %lu us, %lu written off, %lu stray, %lu numbers "
+            "avoided\n",
+            window->end == &window->rig->sink ? "sink" : "source",
+            (unsigned long)(window->longest_fence_ns / 1000u),
+            (unsigned long)counts.written_off, (unsigned long)counts.completions_stray,
+            (unsigned long)counts.numbers_avoided);
 }
 
 static void window_close(struct kvf_transport *t)
 {
+    if (real_names() != NULL) {
+        report(window_of(t));
+    }
     kvf_verbs_ops.close(window_of(t)->inner);
 }
 
