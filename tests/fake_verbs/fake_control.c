@@ -51,6 +51,7 @@ void fake_reset(void)
         (void)snprintf(device->name, sizeof(device->name), "fake%u", i);
         device->state = IBV_PORT_ACTIVE;
         device->link_layer = IBV_LINK_LAYER_ETHERNET;
+        device->mr_next = 50u * i; /* no key of one device fits another */
         default_gids(device, i);
     }
     unlock();
