@@ -180,6 +180,43 @@ Test(verbs_more, p06_a_fence_of_a_busy_lane_closes_its_accounts)
     rig_destroy(rig);
 }
 
+/* More completions than a turn takes, and fences that wait for none: those that are still in the queue when the
+ * queue pairs are gone belong to them, and their slots are free only when they are out. */
+Test(verbs_more, p06_completions_that_outlive_their_queue_pair_are_counted)
+{
+    rig_verbs_config.reap_ns = 0;
+    struct rig *rig = rig_with(256, 16);
+    cr_assert_eq(rig->kind->lane_open(rig, 1, 5), 0);
+    rig->is_sink_stopped = true;
+    for (uint32_t i = 0; i < 15; i++) {
+        rig_post(rig, 0, 9, 1, 0, i, i, 1);
+        rig_post(rig, 1, 9, 1, 0, i, i, 1);
+    }
+    rig_turns(rig, 3);
+    rig_verbs_ask_fence(&rig->source, 0, 5);
+    rig_verbs_ask_fence(&rig->source, 1, 5);
+    struct fake_qp_view first;
+    struct fake_qp_view second;
+    do { /* both are stopped, and nobody has looked yet */
+        usleep(100);
+        fake_qp(RIG_SOURCE_DEVICE, rig_verbs_lane_end(&rig->source, 0)->qpn, &first);
+        fake_qp(RIG_SOURCE_DEVICE, rig_verbs_lane_end(&rig->source, 1)->qpn, &second);
+    } while (first.state != IBV_QPS_ERR || second.state != IBV_QPS_ERR);
+    usleep(20000); /* the jobs are back */
+    rig->kind->ops->poll(rig->source.transport);
+    do { /* both are gone */
+        usleep(100);
+        fake_qp(RIG_SOURCE_DEVICE, rig_verbs_lane_end(&rig->source, 0)->qpn, &first);
+        fake_qp(RIG_SOURCE_DEVICE, rig_verbs_lane_end(&rig->source, 1)->qpn, &second);
+    } while (first.exists || second.exists);
+    settle(rig);
+    cr_assert_eq(rig->source.fenced_count, 2);
+    each_completed_once(rig);
+    cr_assert_eq(counts_of(&rig->source).written_off, 0);
+    cr_assert_eq(counts_of(&rig->source).completions_stray, 0);
+    rig_destroy(rig);
+}
+
 /* The devices give the lowest free number again at once. */
 Test(verbs_more, p07_numbers_are_not_used_again_soon_and_sequences_begin_anywhere)
 {
