@@ -96,6 +96,8 @@ extern "C" {
 #define KVF_E_GROUP_CLOSED 1057
 #define KVF_E_GROUP_TOMBSTONES 1058
 #define KVF_E_PEER_HELD 1059
+#define KVF_E_NO_KEY 1060
+#define KVF_E_DEVICE_MEMORY 1061
 /* ---- states: SGLang's KVPoll numbers, so that engines may MIN-reduce them over ranks -------------- */
 enum {
     KVF_FAILED = 0,            /* drained, after an abort or a failure */
@@ -247,7 +249,8 @@ struct kvf_region_opts {
  * other threads' registrations wait behind it; all other calls go on. Errors: -KVF_E_NO_SEAL,
  * -KVF_E_MEMORY_RANGE (a plane leaves the memory, planes overlap, page_count over 67,108,864),
  * -KVF_E_REGIONS_FULL, -KVF_E_MEMORY_REGISTERED (a living engine has it, or the timeout has passed),
- * -KVF_E_QUARANTINED (a dead engine's room that nothing proves holds it), -KVF_E_DAEMON_GONE. */
+ * -KVF_E_QUARANTINED (a dead engine's room that nothing proves holds it), -KVF_E_DEVICE_MEMORY (--transport
+ * verbs: a device refuses it), -KVF_E_DAEMON_GONE. */
 int kvf_region_register(kvf_client *client, const struct kvf_region_opts *opts,
                         uint32_t *ret_region);
 /* The daemon's own sentence for its last refusal of an attached client's registration, which names what

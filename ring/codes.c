@@ -166,6 +166,14 @@ static const struct code_entry own_entries[] = {
     ENTRY(KVF_E_PEER_HELD,
           "an operator has taken this peer down: its rooms are closed and new ones are refused "
           "until kvfence-ctl peer up"),
+    ENTRY(
+        KVF_E_NO_KEY,
+        "the sink's daemon told no key under which the device of this lane may write its "
+        "region: start both with --transport verbs, and look for refused registrations in its "
+        "log"),
+    ENTRY(KVF_E_DEVICE_MEMORY,
+          "a device of the daemon refused to register this memory: the daemon's log says which "
+          "and why (locked memory limit, registrations in use, no dma-buf support)"),
 };
 _Static_assert(sizeof own_entries / sizeof own_entries[0] == KVF_E_LAST - KVF_E_NO_DAEMON + 1,
                "one entry per code");

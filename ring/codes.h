@@ -63,7 +63,9 @@
 #define KVF_E_GROUP_CLOSED 1057
 #define KVF_E_GROUP_TOMBSTONES 1058
 #define KVF_E_PEER_HELD 1059
-#define KVF_E_LAST 1059
+#define KVF_E_NO_KEY 1060
+#define KVF_E_DEVICE_MEMORY 1061
+#define KVF_E_LAST 1061
 
 /* A static sentence for a positive or negative code of this list or an errno; never NULL. What was
  * wrong and what is allowed. Any thread. */

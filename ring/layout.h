@@ -17,7 +17,7 @@
 
 #define KVF_LAYOUT_MAJOR 1u
 #define KVF_LAYOUT_MINOR                                                                       \
-    2u /* 1: key and group in the client's line, group_waits in the daemon's; 2: KVF_E_PEER_HELD */
+    3u /* 1: key and group in the client's line, group_waits in the daemon's; 2: KVF_E_PEER_HELD; 3: KVF_E_NO_KEY */
 #define KVF_SEGMENT_MAGIC UINT64_C(0x31656e6566766b00) /* "\0kvfene1" */
 #define KVF_ENDIAN_TAG UINT32_C(0x01020304)
 #define KVF_LINE_BYTES 64u

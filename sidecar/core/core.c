@@ -44,6 +44,7 @@ static void carve_all(struct carver *c, const struct kvf_core_limits *l, struct 
     core->group_hints = carve(c, KVF_GROUP_HINTS, sizeof *core->group_hints);
     core->group_buckets = carve(c, KVF_HASH_BUCKETS, sizeof *core->group_buckets);
     core->tomb_buckets = carve(c, KVF_HASH_BUCKETS, sizeof *core->tomb_buckets);
+    core->remotes = carve(c, l->remote_regions_max, sizeof *core->remotes);
     core->runs.run = carve(c, 1, kvf_runs_bytes(l->runs_max));
 }
 
@@ -65,6 +66,7 @@ static void init_lists(struct kvf_core *core)
     KVF_LIST_INIT(&core->detaches, core->sources, detach);
     KVF_LIST_INIT(&core->act_fence, core->lanes, act_fence);
     KVF_LIST_INIT(&core->act_open, core->lanes, act_open);
+    KVF_LIST_INIT(&core->act_join, core->lanes, act_join);
     KVF_LIST_INIT(&core->act_post, core->lanes, act_post);
     KVF_LIST_INIT(&core->act_escalate, core->lanes, act_escalate);
     KVF_LIST_INIT(&core->fencing, core->lanes, fencing);
@@ -85,6 +87,7 @@ struct kvf_core *kvf_core_init(void *memory, const struct kvf_core_limits *limit
     assert(limits->lanes_per_peer >= 1);
     assert(limits->lanes_per_peer <= KVF_LANES_MAX);
     assert(limits->grants_max <= 65536);
+    assert(config->transport != KVF_WIRE_VERBS || config->placement == KVF_PLACEMENT_POSTED);
     assert((uint64_t)limits->clients_max * KVF_REGIONS_PER_CLIENT_MAX <=
            KVF_REGIONS_PER_WORKER_MAX);
     assert((uint64_t)limits->clients_max * limits->rooms_per_client_max < KVF_NONE / 2);
@@ -269,6 +272,8 @@ static bool next_lane_action(struct kvf_core *core, struct kvf_list *list,
     }
     ret_action->kind = kind;
     fill_lane(core, lane, ret_action);
+    ret_action->end =
+        core->lanes[lane].theirs; /* zero for a sink that opens, and for streams */
     return true;
 }
 
@@ -354,6 +359,7 @@ int kvf_core_next_action(struct kvf_core *core, struct kvf_action *ret_action)
                next_peer_action(core, &core->act_close, KVF_ACT_CLOSE, &a) ||
                next_peer_action(core, &core->act_connect, KVF_ACT_CONNECT, &a) ||
                next_lane_action(core, &core->act_open, KVF_ACT_LANE_OPEN, &a) ||
+               next_lane_action(core, &core->act_join, KVF_ACT_LANE_JOIN, &a) ||
                next_peer_action(core, &core->act_write, KVF_ACT_WRITE, &a) ||
                next_lane_action(core, &core->act_post, KVF_ACT_POST, &a) ||
                next_lane_action(core, &core->act_escalate, KVF_ACT_ESCALATE, &a);

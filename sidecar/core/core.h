@@ -43,6 +43,7 @@ struct kvf_core_limits {
     uint32_t pieces_max;           /* 16384 */
     uint32_t parked_per_peer_max;  /* 1024 grants that wait for their source's open */
     uint32_t group_tombstones_max; /* 1024 a client: keys other ranks ended before its open */
+    uint32_t remote_regions_max;   /* 0 without queue pairs; peers' regions, 12 KiB each */
 };
 
 struct kvf_core_config {
@@ -321,8 +322,9 @@ int kvf_core_next_post(struct kvf_core *core, uint64_t now_ns, uint32_t lane,
 void kvf_core_completed(struct kvf_core *core, uint64_t now_ns, uint32_t lane, uint32_t epoch,
                         const struct kvf_post *post, int status);
 
-/* Source side, queue pairs: the sink's region as its REGION told it. Valid until the next frame of that peer.
- * page_count and planes are the peer's word: what lies outside its own keys its device refuses. */
+/* Source side, queue pairs: the sink's region as its REGION told it. Valid until the next frame of that peer, and
+ * another REGION may change it while a grant is under way: compare plane_count, page_bytes and key_count
+ * at every post. page_count and planes are the peer's word: what lies outside its own keys its device refuses. */
 struct kvf_remote_view {
     uint64_t base;
     const uint32_t *keys; /* one per rail of the peer */

@@ -96,6 +96,9 @@ static bool emit_lanes(struct kvf_core *core, uint32_t peer, struct out *o)
             continue;
         }
         struct kvf_wire_lane m = {.lane_idx = i, .epoch = lane->epoch};
+        if (lane->is_queue_pair) {
+            m.end = lane->own;
+        }
         if (!took(o, p,
                   kvf_wire_put_lane(o->buf + o->used, o->cap - o->used, p->seq_out, &m))) {
             return false;
@@ -117,7 +120,10 @@ static bool emit_region(struct kvf_core *core, uint32_t peer, uint32_t wire, str
     *m = (struct kvf_wire_region){.region = wire,
                                   .epoch = handle >> 8,
                                   .page_count = reg->page_count,
-                                  .plane_count = reg->plane_count};
+                                  .base = reg->base,
+                                  .plane_count = reg->plane_count,
+                                  .key_count = reg->key_count};
+    memcpy(m->keys, reg->keys, sizeof m->keys);
     for (uint32_t i = 0; i < reg->plane_count; i++) {
         m->planes[i] = (struct kvf_wire_plane){.off = reg->planes[i].off,
                                                .stride = reg->planes[i].stride,

@@ -132,10 +132,12 @@ void kvf_grants_admit(struct kvf_core *core, uint64_t now_ns, uint32_t peer)
             return;
         }
         g->lane_mask = (uint8_t)mask;
+        g->is_by_device = false;
         for (uint32_t i = 0; i < KVF_LANES_MAX; i++) {
             if ((mask >> i & 1u) != 0) {
                 struct kvf_lane *lane = &core->lanes[kvf_lane_id(peer, i)];
                 g->lane_epochs[i] = lane->epoch;
+                g->is_by_device = g->is_by_device || lane->is_queue_pair;
                 lane->credits_out++;
                 core->rooms[g->room].pairs_unproven++;
             }
@@ -336,6 +338,15 @@ static void proven_between(struct kvf_core *core, uint64_t now_ns, uint32_t gran
     }
 }
 
+/* A device placed it and told nobody how much: the source's END stands for all of its bytes. */
+static void count_device_bytes(struct kvf_core *core, struct kvf_grant *g)
+{
+    uint64_t bytes = g->total_bytes - g->placed_bytes;
+    g->placed_bytes += bytes;
+    core->rooms[g->room].placed_bytes += bytes;
+    core->counters[KVF_COUNT_BYTES_PLACED] += bytes;
+}
+
 /* Every lane is proven. */
 static void grant_proven(struct kvf_core *core, uint64_t now_ns, uint32_t grant)
 {
@@ -355,10 +366,11 @@ static void grant_proven(struct kvf_core *core, uint64_t now_ns, uint32_t grant)
     }
     if (room != KVF_NONE) {
         struct kvf_room_rec *r = &core->rooms[room];
-        bool counts_bytes = core->config.transport != KVF_WIRE_VERBS;
         count_out(core, g, KVF_PROOF_NONE);
-        if (r->phase == KVF_PHASE_OPEN && landed && counts_bytes &&
-            g->placed_bytes != g->total_bytes) {
+        if (landed && g->is_by_device) {
+            count_device_bytes(core, g);
+        }
+        if (r->phase == KVF_PHASE_OPEN && landed && g->placed_bytes != g->total_bytes) {
             kvf_room_close(core, now_ns, room, KVF_OUTCOME_FAILED, KVF_E_SHORT, 0);
         } else if (landed) {
             r->landed_count++;
@@ -414,6 +426,7 @@ static uint32_t reason_from_peer(uint32_t reason)
     case KVF_E_GEOMETRY:
     case KVF_E_GRANT_LENGTH:
     case KVF_E_LANE_LOST:
+    case KVF_E_NO_KEY:
         return reason;
     case KVF_E_PEER_ROOM_GONE:
         return KVF_E_PEER_ROOM_GONE;
@@ -607,6 +620,10 @@ int kvf_core_marker(struct kvf_core *core, uint64_t now_ns, uint32_t lane, uint3
     }
     if (kind == KVF_LANE_END) {
         kvf_count(core, KVF_COUNT_MARKERS_END);
+        if (g->is_by_device && g->room != KVF_NONE && !core->rooms[g->room].is_started) {
+            core->rooms[g->room].is_started = true; /* the first that is heard of its bytes */
+            kvf_room_publish(core, g->room);
+        }
         g->end_mask |= (uint8_t)(1u << lane_idx);
         kvf_grant_prove(core, now_ns, idx, lane_idx, KVF_PROOF_LANDED);
         return 0;

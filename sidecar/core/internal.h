@@ -7,7 +7,8 @@
  *   peer.c    control connections                 emit.c    bytes owed to a peer
  *   region.c  clients, regions, the owner table   runs.c    page lists
  *   group.c   agreement of a request's ranks      group_key.c  keys of ranks
- *   adopt.c   rooms of an earlier worker      operator.c  what operators say and see */
+ *   adopt.c   rooms of an earlier worker      operator.c  what operators say and see
+ *   remote.c  regions of peers */
 #ifndef KVF_CORE_INTERNAL_H
 #define KVF_CORE_INTERNAL_H
 
@@ -46,6 +47,9 @@ struct kvf_region {
     uint64_t page_count;
     uint64_t page_bytes; /* over all planes */
     uint64_t geometry;   /* hash of plane_count and every plane's page_bytes */
+    uint64_t base;       /* devices only: its address to them, and a key per rail */
+    uint32_t key_count;
+    uint32_t keys[KVF_WIRE_KEYS_MAX];
     const struct kvf_core_plane *planes;
     uint32_t *owners; /* per page: 0 idle; room index + 1 of a sink; OWNER_READ | readers */
     uint32_t refs;    /* undrained rooms that name it */
@@ -183,6 +187,7 @@ struct kvf_grant {
     bool is_accepted;    /* ... and it was ACCEPT */
     bool is_retired; /* a lane of it broke: proven everywhere, it makes room for a new grant */
     bool is_stopped; /* DRAIN came while the room is open; ENDED says why */
+    bool is_by_device; /* a lane of its mask is a queue pair: nobody here sees its bytes */
     bool owes_abort;
     bool owes_tell; /* the source's room may wait for a grant that will not come */
     struct kvf_link in_peer;
@@ -266,9 +271,15 @@ struct kvf_queue { /* of source grants, linked through an array member; index + 
 
 struct kvf_lane {
     uint8_t state;
-    bool owes_lane; /* source: the peer is owed LANE */
+    bool
+        owes_lane; /* the peer is owed LANE: by the source, of a queue pair by the sink first */
+    bool
+        is_queue_pair; /* this epoch is, as the transport said; or the sink, if it asked for one */
     uint32_t epoch;
-    uint32_t credits_out; /* sink: (grant, lane) pairs that hold a receive */
+    uint32_t theirs_epoch; /* source: newest that the sink asked for, open or to be opened */
+    struct kvf_lane_end own;
+    struct kvf_lane_end theirs; /* sink: with qpn 0 until the answer came */
+    uint32_t credits_out;       /* sink: (grant, lane) pairs that hold a receive */
     uint64_t fence_since_ns;
     uint64_t retry_ns; /* sink: open again from then on */
     uint64_t posted_bytes;
@@ -279,6 +290,7 @@ struct kvf_lane {
     struct kvf_queue marks;
     struct kvf_link act_fence;
     struct kvf_link act_open;
+    struct kvf_link act_join;
     struct kvf_link act_post;
     struct kvf_link act_escalate;
     struct kvf_link fencing; /* in order of fence_since_ns */
@@ -299,6 +311,17 @@ struct kvf_remote_region {
     uint64_t page_bytes;
     uint64_t geometry;
     uint64_t page_count;
+    uint32_t key_count;
+    uint32_t place; /* index + 1 in core->remotes; 0: none */
+};
+
+/* What a device needs to write into a peer's region. The first `remote_fresh` are in use or in the free list. */
+struct kvf_remote_place {
+    uint64_t base;
+    uint32_t keys[KVF_WIRE_KEYS_MAX];
+    uint32_t plane_count;
+    uint32_t next; /* index + 1: of the same peer, or the free list */
+    struct kvf_core_plane planes[KVF_WIRE_PLANES_MAX];
 };
 
 struct kvf_peer {
@@ -333,6 +356,8 @@ struct kvf_peer {
     struct kvf_addr_shm addr;
     uint32_t parked;
     uint32_t assembling;     /* IN: source grant index + 1 whose fragments arrive */
+    uint32_t places;         /* IN: of its regions, index + 1 in core->remotes; ... */
+    uint32_t place_count;    /* ... so many */
     struct kvf_list grants;  /* OUT: struct kvf_grant; IN: struct kvf_source_grant */
     struct kvf_list waiting; /* OUT */
     struct kvf_list owed;
@@ -427,6 +452,7 @@ struct kvf_core {
     uint64_t *group_hints;
     uint32_t *group_buckets;
     uint32_t *tomb_buckets;
+    struct kvf_remote_place *remotes; /* remote_regions_max */
 
     uint32_t grant_free;  /* index + 1, linked through room_next */
     uint32_t grant_fresh; /* never used so far: tables are not walked at start */
@@ -434,6 +460,8 @@ struct kvf_core {
     uint32_t source_fresh;
     uint32_t piece_free;
     uint32_t piece_fresh;
+    uint32_t remote_free;
+    uint32_t remote_fresh;
     bool is_tomb_pulled; /* the caller may not have stored it yet */
     uint32_t hold_count;
     struct kvf_hold holds[KVF_CORE_HOLDS_MAX];
@@ -446,14 +474,14 @@ struct kvf_core {
     struct kvf_list leases_close;    /* rooms */
     struct kvf_list grant_deadlines; /* grants */
     struct kvf_list source_deadlines;
-    struct kvf_list detaches;                                             /* sources */
-    struct kvf_list act_fence, act_open, act_post, act_escalate, fencing; /* lanes */
-    struct kvf_list act_connect, act_close, act_write;                    /* peers */
-    struct kvf_list quiet;                                                /* clients */
-    struct kvf_list tomb_store;                                           /* tombstones */
-    struct kvf_list groups_used;                                          /* groups */
-    uint64_t salt;                                                        /* of hash chains */
-    uint32_t group_budget; /* questions within this daemon left before the next tick */
+    struct kvf_list detaches; /* sources */
+    struct kvf_list act_fence, act_open, act_join, act_post, act_escalate, fencing; /* lanes */
+    struct kvf_list act_connect, act_close, act_write;                              /* peers */
+    struct kvf_list quiet;       /* clients */
+    struct kvf_list tomb_store;  /* tombstones */
+    struct kvf_list groups_used; /* groups */
+    uint64_t salt;               /* of hash chains */
+    uint32_t group_budget;       /* questions within this daemon left before the next tick */
     bool are_groups_held;
     struct kvf_list group_local, group_stuck; /* rooms */
 
@@ -690,6 +718,15 @@ void kvf_peer_check_free(struct kvf_core *core, uint32_t peer);
 void kvf_peer_use_lanes(struct kvf_core *core, uint64_t now_ns, uint32_t peer);
 void kvf_peer_tick(struct kvf_core *core, uint64_t now_ns, uint32_t peer, uint64_t *due_ns);
 void kvf_peer_owe(struct kvf_core *core, uint32_t peer);
+void kvf_peer_violated(struct kvf_core *core, uint64_t now_ns, uint32_t peer);
+
+/* remote.c: regions of peers, as source */
+/* REGION: false if the peer broke the protocol. */
+bool kvf_remote_take(struct kvf_core *core, uint32_t peer, const unsigned char *payload,
+                     size_t bytes);
+void kvf_remote_forget(struct kvf_core *core, uint32_t peer);
+/* Why our devices cannot write what this grant names; 0: they can, or its lanes are streams. */
+uint32_t kvf_remote_lack(const struct kvf_core *core, const struct kvf_source_grant *s);
 
 /* operator.c */
 bool kvf_hold_has_addr(const struct kvf_core *core, const struct kvf_addr_shm *addr);
@@ -701,7 +738,12 @@ void kvf_hold_check(struct kvf_core *core, uint64_t now_ns, uint32_t peer);
 void kvf_lane_start_fence(struct kvf_core *core, uint64_t now_ns, uint32_t lane);
 void kvf_lane_want_open(struct kvf_core *core, uint64_t now_ns, uint32_t lane);
 void kvf_lane_tick(struct kvf_core *core, uint64_t now_ns, uint64_t *due_ns);
-void kvf_lane_confirmed(struct kvf_core *core, uint64_t now_ns, uint32_t lane, uint32_t epoch);
+/* LANE from the source, which answers what we opened; and from a sink, whose queue pair waits for ours. False if
+ * the peer broke the protocol. */
+bool kvf_lane_answered(struct kvf_core *core, uint64_t now_ns, uint32_t lane,
+                       const struct kvf_wire_lane *m);
+bool kvf_lane_asked(struct kvf_core *core, uint64_t now_ns, uint32_t lane,
+                    const struct kvf_wire_lane *m);
 void kvf_lane_push_mark(struct kvf_core *core, uint32_t source, uint32_t lane_idx);
 void kvf_lane_push_ready(struct kvf_core *core, uint32_t source);
 void kvf_lane_forget_source(struct kvf_core *core, uint32_t source);

@@ -238,30 +238,104 @@ void kvf_lane_want_open(struct kvf_core *core, uint64_t now_ns, uint32_t lane_id
     assert(lane->state == KVF_LANE_DOWN);
     lane->epoch++;
     lane->state = KVF_LANE_OPENING;
+    lane->is_queue_pair = false; /* until the transport says otherwise */
+    lane->theirs = (struct kvf_lane_end){0};
     lane->retry_ns = now_ns + core->config.connect_ns; /* gives up then, and tries anew */
     kvf_list_push(&core->act_open, lane_id);
     kvf_core_due(core, lane->retry_ns);
 }
 
-/* The stream is connected. Grants wait for the source's LANE, which says that it knows this epoch. */
-void kvf_core_lane_up(struct kvf_core *core, uint64_t now_ns, uint32_t lane, uint32_t epoch)
+/* A stream is connected: grants wait for the source's LANE, which says that it knows this epoch. A queue pair is
+ * joined to the one that the source's LANE named: it can receive. */
+void kvf_core_lane_up(struct kvf_core *core, uint64_t now_ns, uint32_t lane_id, uint32_t epoch)
 {
-    (void)now_ns;
-    if (lane >= core->limits.peers_max * KVF_LANES_MAX || core->lanes[lane].epoch != epoch) {
+    if (lane_id >= core->limits.peers_max * KVF_LANES_MAX ||
+        core->lanes[lane_id].epoch != epoch) {
         kvf_count(core, KVF_COUNT_STALE_LANE_EVENTS);
+        return;
+    }
+    struct kvf_lane *lane = &core->lanes[lane_id];
+    if (lane->state == KVF_LANE_OPENING && lane->is_queue_pair && lane->theirs.qpn != 0 &&
+        core->peers[lane_id / KVF_LANES_MAX].role == KVF_PEER_OUT) {
+        set_up(core, lane);
+        kvf_grants_admit(core, now_ns, lane_id / KVF_LANES_MAX);
     }
 }
 
-void kvf_lane_confirmed(struct kvf_core *core, uint64_t now_ns, uint32_t lane_id,
-                        uint32_t epoch)
+void kvf_core_lane_ready(struct kvf_core *core, uint64_t now_ns, uint32_t lane_id,
+                         uint32_t epoch, const struct kvf_lane_end *end)
+{
+    assert(lane_id < core->limits.peers_max * KVF_LANES_MAX);
+    assert(end->qpn != 0);
+    struct kvf_lane *lane = &core->lanes[lane_id];
+    uint32_t peer = lane_id / KVF_LANES_MAX;
+    if (lane->epoch == epoch && lane->state == KVF_LANE_UP && !lane->is_queue_pair) {
+        kvf_peer_violated(core, now_ns, peer); /* it answered before it could be asked */
+        return;
+    }
+    if (lane->epoch != epoch || lane->state != KVF_LANE_OPENING) {
+        kvf_count(core, KVF_COUNT_STALE_LANE_EVENTS);
+        return;
+    }
+    lane->is_queue_pair = true;
+    lane->own = *end;
+    lane->owes_lane = true;
+    kvf_peer_owe(core, peer);
+    if (core->peers[peer].role == KVF_PEER_IN) {
+        set_up(core, lane);
+    }
+}
+
+bool kvf_lane_answered(struct kvf_core *core, uint64_t now_ns, uint32_t lane_id,
+                       const struct kvf_wire_lane *m)
 {
     struct kvf_lane *lane = &core->lanes[lane_id];
-    if (lane->state != KVF_LANE_OPENING || lane->epoch != epoch) {
+    if (lane->state != KVF_LANE_OPENING || lane->epoch != m->epoch) {
         kvf_count(core, KVF_COUNT_STALE_MESSAGES);
-        return;
+        return true;
+    }
+    if (lane->is_queue_pair != (m->end.qpn != 0) || lane->theirs.qpn != 0) {
+        return false; /* another kind of lane, or a second answer */
+    }
+    if (lane->is_queue_pair) {
+        lane->theirs = m->end;
+        kvf_list_push(&core->act_join, lane_id);
+        return true;
     }
     set_up(core, lane);
     kvf_grants_admit(core, now_ns, lane_id / KVF_LANES_MAX);
+    return true;
+}
+
+/* The source's end of what the sink asked for last. */
+static void open_as_source(struct kvf_core *core, uint32_t lane_id)
+{
+    struct kvf_lane *lane = &core->lanes[lane_id];
+    assert(lane->state == KVF_LANE_DOWN);
+    assert(lane->theirs_epoch > lane->epoch);
+    lane->epoch = lane->theirs_epoch;
+    lane->state = KVF_LANE_OPENING;
+    lane->is_queue_pair = true;
+    kvf_list_push(&core->act_open, lane_id);
+}
+
+bool kvf_lane_asked(struct kvf_core *core, uint64_t now_ns, uint32_t lane_id,
+                    const struct kvf_wire_lane *m)
+{
+    struct kvf_lane *lane = &core->lanes[lane_id];
+    if (core->config.transport != KVF_WIRE_VERBS || m->end.qpn == 0 ||
+        m->epoch <= lane->epoch || m->epoch <= lane->theirs_epoch) {
+        return false;
+    }
+    lane->theirs = m->end;
+    lane->theirs_epoch = m->epoch;
+    /* A stream's sink connects once more if it comes too early. Of a queue pair nothing else would be heard: the
+     * sink has fenced the epoch before, which ends here too, and then this one begins. */
+    kvf_lane_start_fence(core, now_ns, lane_id);
+    if (lane->state == KVF_LANE_DOWN) {
+        open_as_source(core, lane_id);
+    }
+    return true;
 }
 
 int kvf_core_lane_accept(struct kvf_core *core, uint64_t now_ns,
@@ -286,6 +360,7 @@ int kvf_core_lane_accept(struct kvf_core *core, uint64_t now_ns,
             return -KVF_E_PEER_REFUSED;
         }
         lane->epoch = hello->epoch;
+        lane->is_queue_pair = false;
         set_up(core, lane);
         lane->owes_lane = true;
         kvf_peer_owe(core, i);
@@ -365,6 +440,7 @@ void kvf_lane_start_fence(struct kvf_core *core, uint64_t now_ns, uint32_t lane_
     lane->fence_since_ns = now_ns;
     lane->owes_lane = false;
     kvf_list_remove(&core->act_post, lane_id);
+    kvf_list_remove(&core->act_join, lane_id);
     kvf_list_push(&core->act_fence, lane_id);
     kvf_list_push(&core->fencing, lane_id);
     kvf_core_due(core, now_ns + core->config.fence_ns);
@@ -429,6 +505,9 @@ void kvf_core_lane_fenced(struct kvf_core *core, uint64_t now_ns, uint32_t lane_
         kvf_grants_admit(core, now_ns, peer); /* who waited for this lane takes another */
     } else if (core->peers[peer].role == KVF_PEER_IN) {
         fenced_as_source(core, now_ns, peer, lane_id % KVF_LANES_MAX);
+        if (core->peers[peer].state == KVF_PEER_UP && lane->theirs_epoch > lane->epoch) {
+            open_as_source(core, lane_id);
+        }
     }
     kvf_peer_check_free(core, peer);
 }

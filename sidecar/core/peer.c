@@ -26,6 +26,7 @@ void kvf_peer_check_free(struct kvf_core *core, uint32_t peer)
         are_lanes_down(core, peer)) {
         kvf_list_remove(&core->act_connect, peer);
         kvf_list_remove(&core->act_write, peer);
+        kvf_remote_forget(core, peer);
         p->role = KVF_PEER_FREE;
     }
 }
@@ -280,7 +281,7 @@ void kvf_core_peer_lost(struct kvf_core *core, uint64_t now_ns, uint32_t peer, i
     lose(core, now_ns, peer, err);
 }
 
-static void violated(struct kvf_core *core, uint64_t now_ns, uint32_t peer)
+void kvf_peer_violated(struct kvf_core *core, uint64_t now_ns, uint32_t peer)
 {
     kvf_count(core, KVF_COUNT_PROTOCOL_ERRORS);
     kvf_peer_drop(core, now_ns, peer, EPROTO);
@@ -338,6 +339,9 @@ static uint32_t hello_refusal(const struct kvf_core *core, const struct kvf_wire
     if (h->lane_count == 0 || h->lane_count > KVF_LANES_MAX ||
         (h->placement != KVF_PLACEMENT_CHECKED && h->placement != KVF_PLACEMENT_POSTED)) {
         return KVF_E_PEER_REFUSED;
+    }
+    if (h->transport == KVF_WIRE_VERBS && h->placement != KVF_PLACEMENT_POSTED) {
+        return KVF_E_PEER_REFUSED; /* its device asks nobody */
     }
     return 0;
 }
@@ -453,28 +457,6 @@ static bool on_hello(struct kvf_core *core, uint64_t now_ns, uint32_t peer,
         open_lanes(core, now_ns, peer);
     }
     kvf_peer_owe(core, peer);
-    return true;
-}
-
-static bool on_region(struct kvf_core *core, uint32_t peer, const unsigned char *payload,
-                      size_t bytes)
-{
-    struct kvf_wire_region *m = &core->region_scratch;
-    if (core->peers[peer].role != KVF_PEER_IN || kvf_wire_get_region(payload, bytes, m) != 0 ||
-        m->region >= KVF_REGIONS_PER_WORKER_MAX || m->epoch == 0 || m->plane_count == 0) {
-        return false;
-    }
-    uint64_t hash = kvf_hash2(m->plane_count, KVF_GEOMETRY_SALT);
-    uint64_t page_bytes = 0;
-    for (uint32_t i = 0; i < m->plane_count; i++) {
-        hash = kvf_hash2(hash, m->planes[i].page_bytes);
-        page_bytes += m->planes[i].page_bytes;
-    }
-    core->peers[peer].remote[m->region] =
-        (struct kvf_remote_region){.epoch = m->epoch,
-                                   .page_bytes = page_bytes,
-                                   .geometry = hash,
-                                   .page_count = m->page_count};
     return true;
 }
 
@@ -658,12 +640,13 @@ static bool on_lane(struct kvf_core *core, uint64_t now_ns, uint32_t peer,
                     const unsigned char *payload, size_t bytes)
 {
     struct kvf_wire_lane m;
-    if (core->peers[peer].role != KVF_PEER_OUT || kvf_wire_get_lane(payload, bytes, &m) != 0 ||
+    if (kvf_wire_get_lane(payload, bytes, &m) != 0 ||
         m.lane_idx >= core->peers[peer].lane_count) {
         return false;
     }
-    kvf_lane_confirmed(core, now_ns, kvf_lane_id(peer, m.lane_idx), m.epoch);
-    return true;
+    uint32_t lane = kvf_lane_id(peer, m.lane_idx);
+    return core->peers[peer].role == KVF_PEER_OUT ? kvf_lane_answered(core, now_ns, lane, &m)
+                                                  : kvf_lane_asked(core, now_ns, lane, &m);
 }
 
 static bool dispatch(struct kvf_core *core, uint64_t now_ns, uint32_t peer, uint8_t type,
@@ -676,7 +659,7 @@ static bool dispatch(struct kvf_core *core, uint64_t now_ns, uint32_t peer, uint
     case KVF_WIRE_HELLO:
         return on_hello(core, now_ns, peer, payload, bytes);
     case KVF_WIRE_REGION:
-        return on_region(core, peer, payload, bytes);
+        return kvf_remote_take(core, peer, payload, bytes);
     case KVF_WIRE_GRANT:
         return on_grant(core, now_ns, peer, payload, bytes);
     case KVF_WIRE_ACCEPT:
@@ -706,11 +689,11 @@ void kvf_core_frame(struct kvf_core *core, uint64_t now_ns, uint32_t peer, uint8
         return; /* bytes of a connection the core has already let go */
     }
     if (seq != p->seq_in++) {
-        violated(core, now_ns, peer);
+        kvf_peer_violated(core, now_ns, peer);
         return;
     }
     if (!dispatch(core, now_ns, peer, type, payload, bytes)) {
-        violated(core, now_ns, peer);
+        kvf_peer_violated(core, now_ns, peer);
     }
 }
 

@@ -150,6 +150,22 @@ int kvf_core_region_add(struct kvf_core *core, uint32_t client, uint32_t region,
     return 0;
 }
 
+int kvf_core_region_keys(struct kvf_core *core, uint32_t client, uint32_t region, uint64_t base,
+                         const uint32_t *keys, uint32_t key_count)
+{
+    assert(client < core->limits.clients_max);
+    assert(key_count <= KVF_WIRE_KEYS_MAX);
+    struct kvf_region *r = kvf_region_of(core, client, region);
+    if (r == NULL) {
+        return -KVF_E_UNKNOWN_REGION;
+    }
+    assert(r->refs == 0);
+    r->base = base;
+    r->key_count = key_count;
+    memcpy(r->keys, keys, key_count * sizeof r->keys[0]);
+    return 0;
+}
+
 int kvf_core_region_remove(struct kvf_core *core, uint32_t client, uint32_t region)
 {
     assert(client < core->limits.clients_max);

@@ -280,6 +280,11 @@ static void match(struct kvf_core *core, uint64_t now_ns, uint32_t source, uint3
         kvf_source_decline(core, source, KVF_E_LANE_LOST, broken);
         return;
     }
+    uint32_t lack = kvf_remote_lack(core, s);
+    if (lack != 0) {
+        kvf_source_decline(core, source, lack, 0);
+        return;
+    }
     uint32_t refusal = !is_geometry_known(core, room, s) ? KVF_E_GEOMETRY
                        : r->page_count != 0 && r->page_count != s->page_count
                            ? KVF_E_GRANT_LENGTH

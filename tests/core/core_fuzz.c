@@ -41,6 +41,8 @@ static int random_frame(struct hostile *h, unsigned char *frame)
         region = (struct kvf_wire_region){.region = (uint32_t)pair_random(p, 5),
                                           .epoch = (uint32_t)pair_random(p, 3),
                                           .page_count = pair_random(p, 32),
+                                          .base = pair_random(p, UINT64_MAX),
+                                          .key_count = (uint32_t)pair_random(p, 3),
                                           .plane_count = 1 + (uint32_t)pair_random(p, 3)};
         for (uint32_t i = 0; i < 3; i++) {
             region.planes[i].page_bytes = PAIR_PAGE_BYTES;
@@ -72,7 +74,8 @@ static int random_frame(struct hostile *h, unsigned char *frame)
         return kvf_wire_put_lane(
             frame, FRAME_MAX, h->seq,
             &(struct kvf_wire_lane){.lane_idx = (uint32_t)pair_random(p, 3),
-                                    .epoch = (uint32_t)pair_random(p, 4)});
+                                    .epoch = (uint32_t)pair_random(p, 4),
+                                    .end = {.qpn = pair_random(p, 3) == 0 ? 0 : HOSTILE_QPN}});
     case 7:
         return kvf_wire_put_ping(frame, FRAME_MAX, h->seq,
                                  &(struct kvf_wire_ping){.seq = pair_random(p, 9)});
@@ -148,9 +151,14 @@ static void keep_talking(struct hostile *h, bool is_sink)
         struct hostile fresh = {.p = p, .side = PAIR_SINK, .session = 4242};
         fresh.c = pair_raw_connect(p, 1, 0);
         struct kvf_wire_hello m = hostile_hello(fresh.session);
+        m.transport = p->config.transport;
         hostile_say_hello(&fresh, &m);
         int rc;
         for (uint32_t i = 0; i < 2; i++) {
+            if (p->options.are_queue_pairs) {
+                hostile_send_lane(&fresh, i, 1 + i, HOSTILE_QPN);
+                continue;
+            }
             (void)pair_raw_lane(p, fresh.c, fresh.session, i, 1 + i, &rc);
         }
         *h = fresh;
@@ -158,14 +166,18 @@ static void keep_talking(struct hostile *h, bool is_sink)
         pair_advance(p, 60 * PAIR_MS);
         if (pair_conn(p, 0, 1) != NULL) {
             *h = hostile_as_source(p);
+            for (uint32_t i = 0; i < 2 && p->options.are_queue_pairs; i++) {
+                hostile_send_lane(h, i, p->daemons[0].core->lanes[i].epoch, HOSTILE_QPN);
+            }
         }
     }
 }
 
 static void fuzz(uint64_t seed, bool is_sink)
 {
-    struct pair *p =
-        hostile_world(seed % 2 == 0 ? KVF_PLACEMENT_CHECKED : KVF_PLACEMENT_POSTED);
+    struct pair *p = seed % 3 == 0   ? hostile_world_of_queue_pairs()
+                     : seed % 2 == 0 ? hostile_world(KVF_PLACEMENT_CHECKED)
+                                     : hostile_world(KVF_PLACEMENT_POSTED);
     (void)snprintf(p->note, sizeof p->note, "seed %llu: ", (unsigned long long)seed);
     p->random = seed * 977 + 5;
     struct hostile h = {.p = p, .side = is_sink ? PAIR_SINK : PAIR_SOURCE};

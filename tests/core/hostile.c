@@ -6,13 +6,28 @@
 
 #include "sidecar/core/internal.h"
 
-struct pair *hostile_world(uint8_t placement)
+static struct pair *world(const struct pair_options *options)
 {
-    struct pair *p = pair_new(&(struct pair_options){
-        .daemons = 3, .lanes = 2, .placement = placement, .parked_max = 4, .grants_max = 64});
+    struct pair *p = pair_new(options);
     p->is_hostile = true;
     pair_make_raw(p, 1);
     return p;
+}
+
+struct pair *hostile_world(uint8_t placement)
+{
+    return world(&(struct pair_options){
+        .daemons = 3, .lanes = 2, .placement = placement, .parked_max = 4, .grants_max = 64});
+}
+
+struct pair *hostile_world_of_queue_pairs(void)
+{
+    return world(&(struct pair_options){.daemons = 3,
+                                        .lanes = 2,
+                                        .are_queue_pairs = true,
+                                        .remotes_max = 8,
+                                        .parked_max = 4,
+                                        .grants_max = 64});
 }
 
 void hostile_send(struct hostile *h, const unsigned char *frame, int bytes)
@@ -50,6 +65,7 @@ struct hostile hostile_as_sink(struct pair *p)
     struct hostile h = {.p = p, .side = PAIR_SINK, .session = 4242};
     h.c = pair_raw_connect(p, 1, 0);
     struct kvf_wire_hello m = hostile_hello(h.session);
+    m.transport = p->config.transport;
     hostile_say_hello(&h, &m);
     pair_settle(p);
     return h;
@@ -69,16 +85,24 @@ struct hostile hostile_as_source(struct pair *p)
     cr_assert_eq(kvf_wire_get_hello(payload, bytes, &m), 0);
     h.session = m.session;
     struct kvf_wire_hello mine = hostile_hello(h.session);
+    mine.transport = p->config.transport;
     hostile_say_hello(&h, &mine);
     pair_settle(p);
-    for (uint32_t i = 0; i < 2; i++) {
-        unsigned char frame[256];
-        hostile_send(&h, frame,
-                     kvf_wire_put_lane(frame, sizeof frame, h.seq,
-                                       &(struct kvf_wire_lane){.lane_idx = i, .epoch = 1}));
+    for (uint32_t i = 0; i < 2 && !p->options.are_queue_pairs; i++) {
+        hostile_send_lane(&h, i, 1, 0);
     }
     pair_settle(p);
     return h;
+}
+
+void hostile_send_lane(struct hostile *h, uint32_t lane_idx, uint32_t epoch, uint32_t qpn)
+{
+    unsigned char frame[256];
+    hostile_send(h, frame,
+                 kvf_wire_put_lane(frame, sizeof frame, h->seq,
+                                   &(struct kvf_wire_lane){.lane_idx = lane_idx,
+                                                           .epoch = epoch,
+                                                           .end = {.qpn = qpn}}));
 }
 
 struct kvf_wire_grant hostile_read_grant(struct hostile *h)

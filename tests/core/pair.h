@@ -4,7 +4,9 @@
  * (ordered streams of posts). Everything moves only when a test lets it: pair_settle moves all that no
  * gate holds, pair_advance moves the clock as well. A lane's frame is handed to the kernel half a page at
  * a time and lands half a page at a time, each landing asked of kvf_core_place, so that an abort can fall
- * between any two bytes that matter.
+ * between any two bytes that matter. Lanes may be queue pairs instead (are_queue_pairs): two ends, told over the
+ * control connection; bytes land where the sink's REGION said they would, and nobody is asked; an end that
+ * nothing is posted on hears nothing of the other's.
  *
  * The oracle is a shadow of every page: who may write it now, who may read it now, and whose content it
  * holds. A byte that lands in a page whose room was published as drained, or is read from one, ends the
@@ -86,6 +88,8 @@ struct pair_region {
     uint32_t handle; /* 0: not registered */
     uint32_t page_count;
     uint32_t *owners; /* the core's */
+    uint64_t base;    /* queue pairs: as devices know it, with this key at rail 0 */
+    uint32_t key;
     struct kvf_core_plane plane;
     struct pair_page *pages;
 };
@@ -119,6 +123,7 @@ struct pair_daemon {
     bool is_unreachable;
     bool hold_connects; /* CONNECT stays open until pair_connect_now */
     bool hold_fences;   /* a fence returns only at pair_fences_return */
+    bool hold_ready;    /* a queue pair is being made until pair_ready_now */
     uint8_t placement;
     uint32_t worker_starts;
     uint64_t supervisor_id;
@@ -169,6 +174,8 @@ struct pair_post {
     uint32_t halves;    /* of pages; a marker counts as one */
     uint32_t handed;    /* halves the kernel has */
     uint32_t delivered; /* halves landed or thrown away */
+    uint64_t remote;    /* queue pairs: address and key of its first page at the sink */
+    uint32_t remote_key;
     uint64_t *tags;
 };
 
@@ -182,6 +189,9 @@ struct pair_stream {
     uint64_t session;
     bool is_open[2];
     bool is_accepted;
+    uint32_t qpn[2]; /* 0: a stream */
+    bool owes_ready[2];
+    bool is_joined;
     bool wants_post;        /* the core said POST and has not answered "nothing now" since */
     struct pair_post *head; /* in order; the first ones are handed, the last ones not */
     struct pair_post *tail;
@@ -223,11 +233,15 @@ struct pair_options {
     uint64_t room_window_bytes;
     uint64_t lane_window_bytes;
     bool has_no_regrants; /* a fenced lane fails its rooms at once */
+    bool are_queue_pairs; /* the lanes; placement is posted */
+    uint32_t rails;       /* 1: lane i uses rail i modulo this */
+    uint32_t remotes_max; /* 32 */
 };
 
 struct pair {
     uint64_t now_ns;
     uint64_t random;
+    uint32_t last_qpn;
     struct pair_options options;
     struct kvf_core_limits limits;
     struct kvf_core_config config;
@@ -305,6 +319,8 @@ uint32_t pair_land(struct pair *p, struct pair_stream *s, uint32_t halves);
 /* Completes the first post that is not completed with an error, as a failing NIC would. */
 void pair_complete_with(struct pair *p, struct pair_stream *s, int status);
 void pair_fences_return(struct pair *p, uint32_t daemon);
+/* Queue pairs of this daemon that were being made exist now. */
+void pair_ready_now(struct pair *p, uint32_t daemon);
 void pair_connect_now(struct pair *p, uint32_t daemon, int err);
 void pair_tick(struct pair *p, uint32_t daemon);
 

@@ -15,6 +15,7 @@ void pair_net_fence(struct pair *p, uint32_t daemon, uint32_t lane, uint32_t epo
 void pair_net_detach(struct pair *p, uint32_t daemon, uint32_t lane, uint32_t epoch,
                      uint64_t cookie);
 void pair_net_lane_open(struct pair *p, uint32_t daemon, const struct kvf_action *action);
+void pair_net_lane_join(struct pair *p, uint32_t daemon, const struct kvf_action *action);
 void pair_net_wants_post(struct pair *p, uint32_t daemon, uint32_t lane, uint32_t epoch);
 uint32_t pair_stream_move(struct pair *p, struct pair_stream *s, uint32_t units);
 void pair_stream_close_side(struct pair_stream *s, int side);

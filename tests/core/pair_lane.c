@@ -56,13 +56,33 @@ static void free_post(struct pair_post *post)
     free(post);
 }
 
-static void append_post(struct pair_stream *s, const struct kvf_post *post)
+/* What a NIC's work request says: address and key come from the peer's REGION alone. */
+static void address(struct pair *p, const struct pair_stream *s, struct pair_post *q)
+{
+    struct kvf_remote_view view;
+    const struct kvf_post *post = &q->post;
+    if (s->qpn[PAIR_SOURCE] == 0 || post->kind != KVF_LANE_DATA) {
+        return;
+    }
+    uint32_t rail = s->lane_idx % p->options.rails;
+    if (!kvf_core_remote(p->daemons[s->daemon[PAIR_SOURCE]].core, s->lane[PAIR_SOURCE],
+                         post->remote_region, &view) ||
+        view.plane_count != 1 || rail >= view.key_count) {
+        pair_fail(p, "a post names a region that its peer has not told");
+    }
+    q->remote = view.base + view.planes[0].off +
+                (uint64_t)post->remote_page_first * view.planes[0].stride;
+    q->remote_key = view.keys[rail];
+}
+
+static void append_post(struct pair *p, struct pair_stream *s, const struct kvf_post *post)
 {
     struct pair_post *q = calloc(1, sizeof *q);
     q->post = *post;
     q->kind = post->kind;
     q->halves = post->kind == KVF_LANE_DATA ? 2 * post->page_count : 1;
     q->tags = calloc(q->halves, sizeof *q->tags);
+    address(p, s, q);
     if (s->tail != NULL) {
         s->tail->next = q;
     } else {
@@ -119,6 +139,7 @@ static bool can_land(const struct pair_stream *s)
 void pair_stream_close_side(struct pair_stream *s, int side)
 {
     s->is_open[side] = false;
+    s->owes_ready[side] = false;
     if (side == PAIR_SINK) {
         for (struct pair_post *q = s->head; q != NULL; q = q->next) {
             q->delivered = q->handed;
@@ -201,8 +222,94 @@ void pair_net_detach(struct pair *p, uint32_t daemon, uint32_t lane, uint32_t ep
     }
 }
 
+static void ready(struct pair *p, struct pair_stream *s, int side)
+{
+    uint32_t daemon = s->daemon[side];
+    struct kvf_lane_end end = {.qpn = s->qpn[side],
+                               .psn = s->qpn[side] * 31u & 0xffffffu,
+                               .gid = {0xfe, 0x80, (uint8_t)daemon},
+                               .mtu_bytes = 1024,
+                               .rail = (uint8_t)(s->lane_idx % p->options.rails)};
+    s->owes_ready[side] = false;
+    kvf_core_lane_ready(p->daemons[daemon].core, pair_clock(p, daemon), s->lane[side], s->epoch,
+                        &end);
+}
+
+void pair_ready_now(struct pair *p, uint32_t daemon)
+{
+    for (uint32_t i = 0; i < PAIR_STREAMS_MAX; i++) {
+        struct pair_stream *s = &p->streams[i];
+        for (int side = 0; side < 2; side++) {
+            if (s->is_used && s->is_open[side] && s->daemon[side] == daemon &&
+                s->owes_ready[side]) {
+                ready(p, s, side);
+                pair_drain(p, daemon);
+            }
+        }
+    }
+}
+
+static struct pair_stream *by_sink_end(struct pair *p, uint32_t source,
+                                       const struct kvf_lane_end *end)
+{
+    for (uint32_t i = 0; i < PAIR_STREAMS_MAX; i++) {
+        struct pair_stream *s = &p->streams[i];
+        if (s->is_used && s->is_open[PAIR_SINK] && s->qpn[PAIR_SINK] == end->qpn &&
+            s->qpn[PAIR_SOURCE] == 0 && s->daemon[PAIR_SOURCE] == source &&
+            end->gid[0] == 0xfe && end->gid[2] == s->daemon[PAIR_SINK]) {
+            return s;
+        }
+    }
+    return NULL;
+}
+
+/* Our end of a queue pair. The source's may name a sink's that is gone by now, or never was: it is joined to it
+ * all the same, and nobody answers. */
+static void open_queue_pair(struct pair *p, uint32_t daemon, const struct kvf_action *a)
+{
+    int side = a->end.qpn == 0 ? PAIR_SINK : PAIR_SOURCE;
+    struct pair_stream *s = side == PAIR_SINK ? NULL : by_sink_end(p, daemon, &a->end);
+    if (s == NULL) {
+        s = new_stream(p, &(struct pair_stream){.is_used = true,
+                                                .daemon = {daemon, daemon},
+                                                .lane = {KVF_NONE, KVF_NONE},
+                                                .epoch = a->epoch,
+                                                .lane_idx = a->lane % KVF_LANES_MAX,
+                                                .is_accepted = true});
+        if (side == PAIR_SINK && pair_daemon_at(&a->addr) < p->options.daemons) {
+            s->daemon[PAIR_SOURCE] = pair_daemon_at(&a->addr);
+        }
+    }
+    s->daemon[side] = daemon;
+    s->lane[side] = a->lane;
+    s->is_open[side] = true;
+    s->qpn[side] = ++p->last_qpn;
+    s->owes_ready[side] = true;
+    if (!p->daemons[daemon].hold_ready) {
+        ready(p, s, side);
+    }
+}
+
+void pair_net_lane_join(struct pair *p, uint32_t daemon, const struct kvf_action *a)
+{
+    int side = PAIR_SINK;
+    struct pair_stream *s = stream_of_lane(p, daemon, a->lane, a->epoch, &side);
+    if (s == NULL || side != PAIR_SINK || s->qpn[PAIR_SINK] == 0) {
+        pair_fail(p, "daemon %u joins lane %u, which it has not opened", daemon, a->lane);
+    }
+    s->is_joined = s->qpn[PAIR_SOURCE] == a->end.qpn;
+    if (!s->is_joined && !p->is_hostile) {
+        pair_fail(p, "daemon %u joins lane %u to somebody else", daemon, a->lane);
+    }
+    kvf_core_lane_up(p->daemons[daemon].core, pair_clock(p, daemon), a->lane, a->epoch);
+}
+
 void pair_net_lane_open(struct pair *p, uint32_t daemon, const struct kvf_action *a)
 {
+    if (p->options.are_queue_pairs) {
+        open_queue_pair(p, daemon, a);
+        return;
+    }
     uint32_t to = pair_daemon_at(&a->addr);
     bool is_there =
         to < p->options.daemons && !p->daemons[to].is_dead && !p->daemons[to].is_unreachable;
@@ -243,7 +350,7 @@ uint32_t pair_take_posts(struct pair *p, struct pair_stream *s, uint32_t posts)
                                s->lane[PAIR_SOURCE], &post) == 0) {
             s->wants_post = false;
         } else {
-            append_post(s, &post);
+            append_post(p, s, &post);
             taken++;
         }
         pair_drain(p, source);
@@ -278,7 +385,9 @@ uint32_t pair_hand(struct pair *p, struct pair_stream *s, uint32_t halves)
 {
     uint32_t source = s->daemon[PAIR_SOURCE];
     uint32_t handed = 0;
-    while (handed < halves && s->is_open[PAIR_SOURCE] && pair_is_awake(p, source)) {
+    bool has_answer = s->qpn[PAIR_SOURCE] == 0 || s->is_open[PAIR_SINK];
+    while (handed < halves && s->is_open[PAIR_SOURCE] && has_answer &&
+           pair_is_awake(p, source)) {
         struct pair_post *q = first_unhanded(s);
         if (q == NULL) {
             break;
@@ -291,8 +400,36 @@ uint32_t pair_hand(struct pair *p, struct pair_stream *s, uint32_t halves)
     return handed;
 }
 
+/* The sink's NIC looks the address and the key up, and asks nobody. */
+static int land_by_device(struct pair *p, const struct pair_stream *s,
+                          const struct pair_post *q)
+{
+    uint32_t sink = s->daemon[PAIR_SINK];
+    uint32_t rail = s->lane_idx % p->options.rails;
+    for (uint32_t c = 0; c < PAIR_CLIENTS; c++) {
+        for (uint32_t i = 0; i < PAIR_REGIONS; i++) {
+            const struct pair_region *reg = &p->daemons[sink].clients[c].regions[i];
+            if (reg->handle == 0 || reg->key + rail != q->remote_key || q->remote < reg->base) {
+                continue;
+            }
+            struct kvf_placement_at at = {
+                .client = c,
+                .region = reg->handle,
+                .page_first = (uint32_t)((q->remote - reg->base) / reg->plane.stride)};
+            pair_write_half(p, sink, &at, q->delivered / 2, q->delivered % 2,
+                            q->tags[q->delivered]);
+            p->landed_halves++;
+            return 0;
+        }
+    }
+    return -EACCES;
+}
+
 static int land_data(struct pair *p, struct pair_stream *s, const struct pair_post *q)
 {
+    if (s->qpn[PAIR_SINK] != 0) {
+        return land_by_device(p, s, q);
+    }
     uint32_t sink = s->daemon[PAIR_SINK];
     struct kvf_core *core = p->daemons[sink].core;
     struct kvf_placement_at at;
@@ -390,6 +527,15 @@ static uint32_t say_hello(struct pair *p, struct pair_stream *s)
 
 static uint32_t notice_end(struct pair *p, struct pair_stream *s)
 {
+    if ((s->qpn[PAIR_SINK] | s->qpn[PAIR_SOURCE]) != 0) {
+        /* Only a post that nobody acknowledges tells: the sink's end never hears of the source's. */
+        if (s->is_open[PAIR_SOURCE] && !s->is_open[PAIR_SINK] && first_unhanded(s) != NULL &&
+            pair_is_awake(p, s->daemon[PAIR_SOURCE])) {
+            pair_stream_lose(p, s, PAIR_SOURCE);
+            return s->is_open[PAIR_SOURCE] ? 0 : 1;
+        }
+        return 0;
+    }
     if (s->is_open[PAIR_SOURCE] && !s->is_open[PAIR_SINK] &&
         (s->lane[PAIR_SOURCE] == KVF_NONE || pair_is_awake(p, s->daemon[PAIR_SOURCE]))) {
         pair_stream_lose(p, s, PAIR_SOURCE);

@@ -36,6 +36,18 @@ void pair_region_add(struct pair *p, uint32_t daemon, uint32_t client, uint32_t 
                                 .plane = {.stride = page_bytes, .page_bytes = page_bytes}};
     int err = kvf_core_region_add(p->daemons[daemon].core, client, handle, page_count, 1,
                                   &reg->plane, reg->owners);
+    if (err == 0 && p->options.are_queue_pairs) {
+        uint32_t slot = handle & 0xffu;
+        reg->base = (uint64_t)(daemon + 1) << 48 | (uint64_t)client << 46 |
+                    (uint64_t)slot << 45 | (uint64_t)(handle >> 8) << 36;
+        reg->key = (uint32_t)(reg->base >> 36) * 16u;
+        uint32_t keys[KVF_WIRE_KEYS_MAX];
+        for (uint32_t i = 0; i < p->options.rails; i++) {
+            keys[i] = reg->key + i;
+        }
+        err = kvf_core_region_keys(p->daemons[daemon].core, client, handle, reg->base, keys,
+                                   p->options.rails);
+    }
     if (err != 0) {
         pair_fail(p, "region %#x of daemon %u is not taken: %d", handle, daemon, err);
     }
