@@ -114,6 +114,7 @@ static void accept_lane(struct kvf_control *control, uint64_t now_ns, uint32_t i
     struct kvf_wire_lane_hello hello;
     uint32_t lane;
     int rc = kvf_wire_get_lane_hello(payload, bytes, &hello);
+    rc = control->config.has_no_streams ? -KVF_E_PEER_REFUSED : rc;
     if (rc == 0) {
         rc = kvf_core_lane_accept(control->core, now_ns, &hello, &lane);
     }

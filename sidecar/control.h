@@ -21,6 +21,7 @@ enum kvf_epoll_kind {
     KVF_EPOLL_KIND_DOORBELL = 5,
     KVF_EPOLL_KIND_SUPERVISOR = 6,
     KVF_EPOLL_KIND_HELPER = 7,
+    KVF_EPOLL_KIND_VERBS = 8, /* completion channels, async events, the queue pairs' thread */
 };
 
 struct kvf_control;
@@ -33,7 +34,9 @@ struct kvf_control_config {
     uint64_t pending_ns; /* and they go after this long */
     bool
         is_loop_used; /* a connection to our own address needs no socket (kvf_control_is_loop) */
-    bool is_alone;    /* no other daemon is spoken to: the port is taken, and nobody listens */
+    bool
+        has_no_streams; /* lanes are queue pairs: a stream that says LANE_HELLO is turned away */
+    bool is_alone; /* no other daemon is spoken to: the port is taken, and nobody listens */
 };
 
 /* An accepted stream turned out to be a lane of the core (kvf_core_lane_accept said 0). The callee owns fd. */

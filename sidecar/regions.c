@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -27,7 +28,12 @@ struct mapped_region {
     uint64_t memory_bytes;
     int memory_fd;  /* ours until mapped */
     int err;        /* of the job */
+    int device_err; /* of letting go */
     bool is_doomed; /* unmap as soon as the helper gives it back */
+    bool
+        is_for_device; /* what the helper does now is one call of a device over all its bytes */
+    struct kvf_regions *regions;
+    struct kvf_regions_memory device; /* .memory NULL: not registered */
     void *base;
     uint64_t touched_bytes; /* mapped, and so far touched; memory_bytes: ready */
     uint32_t *owners;       /* page_count words for the core */
@@ -41,6 +47,9 @@ struct kvf_regions {
     struct kvf_core *core;
     struct kvf_helper *helper;
     struct kvf_regions_host host;
+    struct kvf_regions_device device; /* register_fn NULL: none */
+    uint64_t refused;
+    uint64_t withheld;
     struct mapped_region table[]; /* client * KVF_REGIONS_PER_CLIENT_MAX + slot */
 };
 
@@ -55,7 +64,9 @@ static struct mapped_region *entry_of(struct kvf_regions *regions, uint32_t clie
 }
 
 int kvf_regions_create(uint32_t clients_max, struct kvf_core *core, struct kvf_helper *helper,
-                       const struct kvf_regions_host *host, struct kvf_regions **ret_regions)
+                       const struct kvf_regions_host *host,
+                       const struct kvf_regions_device *device,
+                       struct kvf_regions **ret_regions)
 {
     struct kvf_regions *r =
         calloc(1, sizeof(*r) + (size_t)clients_max * KVF_REGIONS_PER_CLIENT_MAX *
@@ -67,6 +78,9 @@ int kvf_regions_create(uint32_t clients_max, struct kvf_core *core, struct kvf_h
     r->core = core;
     r->helper = helper;
     r->host = *host;
+    if (device != NULL) {
+        r->device = *device;
+    }
     *ret_regions = r;
     return 0;
 }
@@ -93,6 +107,11 @@ static void touch(struct mapped_region *m)
 static void map_work(struct kvf_job *job)
 {
     struct mapped_region *m = (struct mapped_region *)job;
+    if (m->is_for_device) {
+        m->err = m->regions->device.register_fn(m->regions->device.ctx, m->base,
+                                                m->memory_bytes, &m->device);
+        return;
+    }
     if (m->base != NULL) {
         touch(m);
         return;
@@ -113,6 +132,14 @@ static void map_work(struct kvf_job *job)
 static void unmap_work(struct kvf_job *job)
 {
     struct mapped_region *m = (struct mapped_region *)job;
+    if (m->device.memory != NULL) {
+        m->device_err =
+            m->regions->device.unregister_fn(m->regions->device.ctx, m->device.memory);
+        if (m->device_err != 0) {
+            return; /* a device still reaches it, so nobody else may have it */
+        }
+        m->device.memory = NULL;
+    }
     if (m->base != NULL) {
         kvf_memory_unmap(m->base, m->memory_bytes);
         m->base = NULL;
@@ -139,6 +166,7 @@ int kvf_regions_add(struct kvf_regions *regions, const struct kvf_link_region *m
         return err;
     }
     *m = (struct mapped_region){.job = {.work_fn = map_work},
+                                .regions = regions,
                                 .state = KVF_REGION_MAPPING,
                                 .client = msg->h.client,
                                 .handle = msg->h.region,
@@ -169,13 +197,28 @@ static void start_unmap(struct kvf_regions *regions, struct mapped_region *m)
         regions->live--;
     }
     m->state = KVF_REGION_UNMAPPING;
+    m->is_for_device = m->device.memory != NULL;
     m->job.work_fn = unmap_work;
     kvf_helper_push(regions->helper, &m->job);
 }
 
+/* A device's errno says little to an engine; the log says all. */
+static int device_refused(struct kvf_regions *regions, const struct mapped_region *m)
+{
+    regions->refused++;
+    kvf_log(KVF_LOG_WARN,
+            "a device refuses to register the %" PRIu64
+            " bytes of region %#x of client %u: %s%s",
+            m->memory_bytes, m->handle, m->client, strerror(-m->err),
+            m->err == -ENOMEM || m->err == -EPERM || m->err == -EAGAIN
+                ? " (is the locked memory limit of the daemon, ulimit -l, large enough?)"
+                : "");
+    return -KVF_E_DEVICE_MEMORY;
+}
+
 static void map_back(struct kvf_regions *regions, struct mapped_region *m)
 {
-    int err = m->err;
+    int err = m->err != 0 && m->is_for_device ? device_refused(regions, m) : m->err;
     if (err == 0 && m->is_doomed) {
         err = -KVF_E_CLIENT_DROPPED;
     }
@@ -184,9 +227,19 @@ static void map_back(struct kvf_regions *regions, struct mapped_region *m)
                         &m->job); /* behind what others have pushed meanwhile */
         return;
     }
+    if (err == 0 && regions->device.register_fn != NULL && m->device.memory == NULL) {
+        m->is_for_device = true;
+        kvf_helper_push(regions->helper, &m->job);
+        return;
+    }
     if (err == 0) {
         err = kvf_core_region_add(regions->core, m->client, m->handle, m->page_count,
                                   m->plane_count, m->planes, m->owners);
+    }
+    if (err == 0 && m->device.memory != NULL) {
+        err = kvf_core_region_keys(regions->core, m->client, m->handle, m->device.base,
+                                   m->device.keys, m->device.key_count);
+        assert(err == 0);
     }
     if (err != 0) {
         kvf_log(KVF_LOG_WARN, "region %#x of client %u not mapped: %s", m->handle, m->client,
@@ -196,6 +249,7 @@ static void map_back(struct kvf_regions *regions, struct mapped_region *m)
         return;
     }
     m->view.base = m->base;
+    m->view.memory = m->device.memory;
     m->state = KVF_REGION_LIVE;
     regions->live++;
     regions->host.added_fn(regions->host.ctx, m->client, m->handle, 0);
@@ -212,6 +266,16 @@ bool kvf_regions_job_back(struct kvf_regions *regions, struct kvf_job *job)
         return true;
     }
     assert(m->state == KVF_REGION_UNMAPPING);
+    if (m->device_err != 0) {
+        m->state = KVF_REGION_WITHHELD;
+        regions->withheld++;
+        kvf_log(
+            KVF_LOG_ERROR,
+            "a device does not let go of region %#x of client %u (%s): its memory is withheld "
+            "until this worker ends",
+            m->handle, m->client, strerror(-m->device_err));
+        return true;
+    }
     uint32_t client = m->client;
     uint32_t handle = m->handle;
     int err = m->err;
@@ -258,6 +322,20 @@ uint32_t kvf_regions_client_of(const struct kvf_regions *regions, const struct k
         }
     }
     return KVF_NONE;
+}
+
+uint64_t kvf_regions_device_bytes(const struct kvf_regions *regions, const struct kvf_job *job)
+{
+    uint32_t client = kvf_regions_client_of(regions, job);
+    const struct mapped_region *m = (const struct mapped_region *)job;
+    return client != KVF_NONE && m->is_for_device ? m->memory_bytes : 0;
+}
+
+void kvf_regions_count(const struct kvf_regions *regions, uint64_t *ret_refused,
+                       uint64_t *ret_withheld)
+{
+    *ret_refused = regions->refused;
+    *ret_withheld = regions->withheld;
 }
 
 uint32_t kvf_regions_held(const struct kvf_regions *regions, uint32_t client)

@@ -19,6 +19,7 @@ enum kvf_region_state {
     KVF_REGION_MAPPING,   /* helper */
     KVF_REGION_LIVE,      /* the core and the transport may use it */
     KVF_REGION_UNMAPPING, /* helper */
+    KVF_REGION_WITHHELD, /* a device did not let go of it: stays as it is until this worker ends */
 };
 
 struct kvf_regions;
@@ -30,9 +31,27 @@ struct kvf_regions_host {
     void (*removed_fn)(void *ctx, uint32_t client, uint32_t region);
 };
 
-/* 0 or -ENOMEM. */
+/* What devices know of a mapping: their registration, and what peers are told of it. */
+struct kvf_regions_memory {
+    struct kvf_verbs_memory *memory;
+    uint64_t base;
+    uint32_t keys[KVF_WIRE_KEYS_MAX];
+    uint32_t key_count;
+};
+/* Called on the helper thread, between mapping and unmapping. 0 or -errno. A mapping that unregister_fn did not
+ * return 0 for is neither unmapped nor reported removed: a device may still reach it. */
+struct kvf_regions_device {
+    void *ctx;
+    int (*register_fn)(void *ctx, void *base, uint64_t bytes,
+                       struct kvf_regions_memory *ret_memory);
+    int (*unregister_fn)(void *ctx, struct kvf_verbs_memory *memory);
+};
+
+/* device NULL: memory is known to no device. 0 or -ENOMEM. */
 int kvf_regions_create(uint32_t clients_max, struct kvf_core *core, struct kvf_helper *helper,
-                       const struct kvf_regions_host *host, struct kvf_regions **ret_regions);
+                       const struct kvf_regions_host *host,
+                       const struct kvf_regions_device *device,
+                       struct kvf_regions **ret_regions);
 
 /* Starts mapping. The descriptor is taken over, also on failure. 0; -EEXIST: the slot is not free;
  * -ENOMEM. added_fn follows only after 0. */
@@ -50,6 +69,11 @@ uint32_t kvf_regions_live(const struct kvf_regions *regions);
 bool kvf_regions_job_back(struct kvf_regions *regions, struct kvf_job *job);
 /* Whose job this is; KVF_NONE: none of ours. */
 uint32_t kvf_regions_client_of(const struct kvf_regions *regions, const struct kvf_job *job);
+/* Bytes that this job hands to, or takes from, devices in one call, which cannot be cut in steps; else 0. */
+uint64_t kvf_regions_device_bytes(const struct kvf_regions *regions, const struct kvf_job *job);
+/* Registrations that a device refused, and those it did not let go of, since create. */
+void kvf_regions_count(const struct kvf_regions *regions, uint64_t *ret_refused,
+                       uint64_t *ret_withheld);
 
 /* For the transport: NULL unless LIVE. */
 const struct kvf_transport_region *kvf_regions_find(const struct kvf_regions *regions,

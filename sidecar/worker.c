@@ -49,6 +49,7 @@ _Static_assert(KVF_PLACEMENT_RAILS_MAX == KVF_RAILS_MAX, "placement and transpor
 #define RUNS_MAX (1u << 20)
 #define PIECES_MAX 16384u
 #define PARKED_PER_PEER_MAX 1024u
+#define REMOTE_REGIONS_MAX 1024u /* 12 MiB, where they are used */
 
 /* ---- the loop ---------------------------------------------------------------------------------------------- */
 
@@ -74,6 +75,9 @@ static void dispatch(struct kvf_worker *w, const struct epoll_event *ev)
         return;
     case KVF_EPOLL_KIND_HELPER:
         kvf_worker_helper_ready(w);
+        return;
+    case KVF_EPOLL_KIND_VERBS:
+        kvf_verbs_ready(w->ways[WAY_VERBS].t);
         return;
     }
     assert(false && "an event of an unknown kind");
@@ -216,14 +220,21 @@ static uint64_t sleep_ns(const struct kvf_worker *w)
     if (w->ways[WAY_LOCAL].t != NULL) {
         local_ns = kvf_local_due_ns(w->ways[WAY_LOCAL].t);
     }
+    uint64_t verbs_ns = KVF_NO_TIME;
+    if (w->ways[WAY_VERBS].t != NULL) {
+        verbs_ns = kvf_verbs_due_ns(w->ways[WAY_VERBS].t);
+    }
     if (kvf_control_has_work(w->control) || w->post_lane_count > 0 ||
-        kvf_tcp_has_work(w->ways[WAY_TCP].t)) {
+        (w->ways[WAY_TCP].t != NULL && kvf_tcp_has_work(w->ways[WAY_TCP].t))) {
         return 0;
     }
-    uint64_t ends_ns[] = {
-        kvf_core_deadline(w->core), kvf_control_deadline(w->control), local_ns,
-        w->is_stats_due ? w->stats_ns + STATS_PERIOD_NS : UINT64_MAX,
-        w->stop == STOP_GRACE || w->stop == STOP_ALL ? w->stop_deadline_ns : UINT64_MAX};
+    uint64_t ends_ns[] = {kvf_core_deadline(w->core),
+                          kvf_control_deadline(w->control),
+                          local_ns,
+                          verbs_ns,
+                          w->is_stats_due ? w->stats_ns + STATS_PERIOD_NS : UINT64_MAX,
+                          w->stop == STOP_GRACE || w->stop == STOP_ALL ? w->stop_deadline_ns
+                                                                       : UINT64_MAX};
     for (size_t i = 0; i < sizeof(ends_ns) / sizeof(ends_ns[0]); i++) {
         until_ns = ends_ns[i] < until_ns ? ends_ns[i] : until_ns;
     }
@@ -258,7 +269,8 @@ static _Noreturn void run(struct kvf_worker *w)
             continue;
         }
         uint64_t wanted_ns = sleep_ns(w);
-        if (wanted_ns > 0 && kvf_clients_sleep(w->clients)) {
+        if (wanted_ns > 0 && kvf_clients_sleep(w->clients) &&
+            (w->ways[WAY_VERBS].t == NULL || kvf_worker_verbs_may_sleep(w))) {
             timeout_ns = wanted_ns;
         } else {
             kvf_clients_awake(w->clients);
@@ -299,15 +311,17 @@ static void note_memory(struct kvf_worker *w, int err)
 
 static int create_core(struct kvf_worker *w, const struct kvf_link_start *start)
 {
-    struct kvf_core_limits limits = {.clients_max = w->config.clients,
-                                     .rooms_per_client_max = w->config.rooms,
-                                     .peers_max = KVF_WORKER_PEERS_MAX,
-                                     .lanes_per_peer = w->config.lanes,
-                                     .grants_max = GRANTS_MAX,
-                                     .runs_max = RUNS_MAX,
-                                     .pieces_max = PIECES_MAX,
-                                     .parked_per_peer_max = PARKED_PER_PEER_MAX,
-                                     .group_tombstones_max = KVF_GROUP_KEYS_MAX};
+    struct kvf_core_limits limits = {
+        .clients_max = w->config.clients,
+        .rooms_per_client_max = w->config.rooms,
+        .peers_max = KVF_WORKER_PEERS_MAX,
+        .lanes_per_peer = w->config.lanes,
+        .grants_max = GRANTS_MAX,
+        .runs_max = RUNS_MAX,
+        .pieces_max = PIECES_MAX,
+        .parked_per_peer_max = PARKED_PER_PEER_MAX,
+        .group_tombstones_max = KVF_GROUP_KEYS_MAX,
+        .remote_regions_max = w->config.transport == KVF_WIRE_VERBS ? REMOTE_REGIONS_MAX : 0};
     struct kvf_core_config config;
     kvf_core_config_of(&w->config, start->supervisor_id, start->worker_starts, &config);
     uint64_t seed[4];
@@ -342,6 +356,7 @@ static int fail(const char *what, int err)
 static int start_worker(struct kvf_worker *w, const struct kvf_link_start *start, int stats_fd)
 {
     w->config = start->config;
+    w->rails = start->rails;
     w->epoch = start->worker_epoch;
     w->link_fd = KVF_LINK_FD;
     w->now_ns = kvf_clock_now_ns();
@@ -376,13 +391,13 @@ static int start_worker(struct kvf_worker *w, const struct kvf_link_start *start
     if (err != 0) {
         return fail("allocate the room tables", err);
     }
-    err = kvf_worker_tables_create(w);
-    if (err != 0) {
-        return fail("allocate the client tables", err);
-    }
     err = kvf_worker_transport_create(w);
     if (err != 0) {
         return fail("create the transport", err);
+    }
+    err = kvf_worker_tables_create(w); /* behind the devices that regions are registered with */
+    if (err != 0) {
+        return fail("allocate the client tables", err);
     }
     err = kvf_worker_engine_check(w);
     if (err != 0) {

@@ -82,6 +82,19 @@ static void on_up(void *ctx, uint32_t lane, uint32_t epoch)
     kvf_core_lane_up(w->core, w->now_ns, lane, epoch);
 }
 
+static void on_ready(void *ctx, uint32_t lane, uint32_t epoch, const struct kvf_lane_end *end)
+{
+    struct kvf_worker *w = ctx;
+    kvf_core_lane_ready(w->core, w->now_ns, lane, epoch, end);
+}
+
+static bool on_remote(void *ctx, uint32_t lane, uint32_t remote_region,
+                      struct kvf_remote_view *ret_view)
+{
+    struct kvf_worker *w = ctx;
+    return kvf_core_remote(w->core, lane, remote_region, ret_view);
+}
+
 static void on_lost(void *ctx, uint32_t lane, uint32_t epoch, int err)
 {
     struct kvf_worker *w = ctx;
@@ -123,12 +136,19 @@ int kvf_worker_transport_create(struct kvf_worker *w)
                                       .completed_fn = on_completed,
                                       .read_fault_fn = on_read_fault,
                                       .up_fn = on_up,
+                                      .ready_fn = on_ready,
+                                      .remote_fn = on_remote,
                                       .lost_fn = on_lost,
                                       .fenced_fn = on_fenced,
                                       .region_fn = on_region,
                                       .now_fn = on_now};
-    w->ways[WAY_TCP].ops = &kvf_tcp_ops;
-    int err = kvf_tcp_create(&config, &host, w->epoll_fd, &w->ways[WAY_TCP].t);
+    int err;
+    if (w->config.transport == KVF_WIRE_VERBS) {
+        err = kvf_worker_verbs_create(w, &config, &host);
+    } else {
+        w->ways[WAY_TCP].ops = &kvf_tcp_ops;
+        err = kvf_tcp_create(&config, &host, w->epoll_fd, &w->ways[WAY_TCP].t);
+    }
     if (err == 0 && w->config.local != 0) {
         err = kvf_guard_install();
     }
@@ -141,9 +161,13 @@ int kvf_worker_transport_create(struct kvf_worker *w)
 
 uint64_t kvf_worker_transport_poll(struct kvf_worker *w)
 {
-    uint64_t moved = w->ways[WAY_TCP].ops->poll(w->ways[WAY_TCP].t);
-    if (moved > 0) {
-        w->socket_ns = w->now_ns;
+    uint64_t moved = 0;
+    if (w->ways[WAY_TCP].t != NULL) {
+        moved = w->ways[WAY_TCP].ops->poll(w->ways[WAY_TCP].t);
+        w->socket_ns = moved > 0 ? w->now_ns : w->socket_ns;
+    }
+    if (w->ways[WAY_VERBS].t != NULL) {
+        moved += w->ways[WAY_VERBS].ops->poll(w->ways[WAY_VERBS].t);
     }
     if (w->ways[WAY_LOCAL].t != NULL) {
         moved += w->ways[WAY_LOCAL].ops->poll(w->ways[WAY_LOCAL].t);
@@ -172,6 +196,9 @@ int kvf_worker_check(const struct kvf_config *config)
 
 int kvf_worker_engine_check(struct kvf_worker *w)
 {
+    if (w->ways[WAY_TCP].t == NULL) {
+        return 0;
+    }
     int refusal = kvf_tcp_engine_refusal(w->ways[WAY_TCP].t);
     char why[160];
     w->is_uring = kvf_worker_uses_uring(w);
@@ -190,7 +217,8 @@ int kvf_worker_engine_check(struct kvf_worker *w)
 
 bool kvf_worker_uses_uring(const struct kvf_worker *w)
 {
-    return strcmp(kvf_tcp_engine_name(w->ways[WAY_TCP].t), "uring") == 0;
+    return w->ways[WAY_TCP].t != NULL &&
+           strcmp(kvf_tcp_engine_name(w->ways[WAY_TCP].t), "uring") == 0;
 }
 
 /* ---- control --------------------------------------------------------------------------------------------- */
@@ -204,10 +232,13 @@ static void use_sockets(struct kvf_worker *w)
 
 static void open_lane(struct kvf_worker *w, const struct kvf_lane_open *open)
 {
+    uint8_t way = w->ways[WAY_VERBS].t != NULL ? WAY_VERBS : WAY_TCP;
     w->lane_epochs[open->lane] = open->epoch; /* posts may come before the transport says up */
-    w->lane_ways[open->lane] = WAY_TCP;
-    use_sockets(w);
-    int err = w->ways[WAY_TCP].ops->open(w->ways[WAY_TCP].t, open);
+    w->lane_ways[open->lane] = way;
+    if (way == WAY_TCP) {
+        use_sockets(w);
+    }
+    int err = w->ways[way].ops->open(w->ways[way].t, open);
     if (err != 0) {
         kvf_core_lane_lost(w->core, w->now_ns, open->lane, open->epoch, -err);
     }
@@ -261,6 +292,7 @@ int kvf_worker_control_create(struct kvf_worker *w)
                                         .pending_max = PENDING_MAX,
                                         .pending_ns = PENDING_NS,
                                         .is_loop_used = w->config.local != 0,
+                                        .has_no_streams = w->ways[WAY_TCP].t == NULL,
                                         .is_alone = w->config.transport == KVF_WIRE_LOCAL};
     return kvf_control_create(&config, w->core, w->epoll_fd, on_lane_accepted, w, &w->control);
 }
@@ -317,7 +349,8 @@ static void act(struct kvf_worker *w, const struct kvf_action *a)
                                              .addr = a->addr,
                                              .session = a->session,
                                              .lane_idx = a->lane % KVF_LANES_MAX,
-                                             .accepted_fd = -1});
+                                             .accepted_fd = -1,
+                                             .end = a->end.qpn != 0 ? &a->end : NULL});
         return;
     case KVF_ACT_LANE_JOIN:
         join_lane(w, a);

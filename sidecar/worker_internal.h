@@ -33,10 +33,11 @@ enum stop_phase {
 };
 
 /* What moves the bytes of a lane. */
-enum worker_way { WAY_TCP = 0, WAY_LOCAL, WAYS };
+enum worker_way { WAY_TCP = 0, WAY_LOCAL, WAY_VERBS, WAYS };
 
 struct kvf_worker {
     struct kvf_config config;
+    struct kvf_rails rails; /* of transport verbs */
     uint64_t epoch;
     uint64_t now_ns; /* of this turn */
     uint64_t loop_count;
@@ -96,6 +97,16 @@ struct kvf_worker {
     bool has_no_pwait2;
     bool is_uring; /* tcp's engine as last said */
 };
+
+/* worker_verbs.c: all of these do nothing where the transport is another one */
+int kvf_worker_verbs_create(struct kvf_worker *w, const struct kvf_transport_config *config,
+                            const struct kvf_transport_host *host);
+/* Fills *ret_device and returns it; NULL: no devices. */
+const struct kvf_regions_device *kvf_worker_device(struct kvf_worker *w,
+                                                   struct kvf_regions_device *ret_device);
+/* False: something came while the devices were asked to wake us. */
+bool kvf_worker_verbs_may_sleep(struct kvf_worker *w);
+void kvf_worker_verbs_stats(struct kvf_worker *w, struct kvf_stats_shm *shm);
 
 /* worker_core.c */
 int kvf_worker_transport_create(struct kvf_worker *w);

@@ -100,9 +100,11 @@ int kvf_worker_tables_create(struct kvf_worker *w)
                                        .removed_fn = on_client_removed};
     struct kvf_regions_host regions = {
         .ctx = w, .added_fn = on_region_added, .removed_fn = on_region_removed};
+    struct kvf_regions_device device;
     int err = kvf_clients_create(&config, w->core, w->helper, &clients, &w->clients);
     if (err == 0) {
-        err = kvf_regions_create(w->config.clients, w->core, w->helper, &regions, &w->regions);
+        err = kvf_regions_create(w->config.clients, w->core, w->helper, &regions,
+                                 kvf_worker_device(w, &device), &w->regions);
     }
     return err;
 }
@@ -118,9 +120,12 @@ void kvf_worker_helper_ready(struct kvf_worker *w)
     }
 }
 
-/* Ten times what the loop itself may stand still: one job is at most a step of a mapping. Counted in looks that
+/* Ten times what the loop itself may stand still: one job is at most a step of a mapping, or one call of a device
+ * over a whole region, which pins every page of it: that has a second more for each GiB. Pinning took 0.12 s a GiB under
+ * an emulated processor, and zeroing pages that were not there, or an IOMMU, cost a few times that. Counted in looks that
  * were not late themselves, as the supervisor does it for the loop. */
 #define HELPER_LIMIT_WATCHDOGS 10u
+#define HELPER_NS_PER_GIB KVF_NS_PER_S
 #define HELPER_LOOK_MAX_NS (500 * KVF_NS_PER_MS)
 
 void kvf_worker_helper_watch(struct kvf_worker *w)
@@ -135,8 +140,9 @@ void kvf_worker_helper_watch(struct kvf_worker *w)
         return;
     }
     w->helper_still_ns += since_ns < HELPER_LOOK_MAX_NS ? since_ns : HELPER_LOOK_MAX_NS;
-    if (w->is_helper_stuck ||
-        w->helper_still_ns < HELPER_LIMIT_WATCHDOGS * w->config.watchdog_ms * KVF_NS_PER_MS) {
+    uint64_t limit_ns = HELPER_LIMIT_WATCHDOGS * w->config.watchdog_ms * KVF_NS_PER_MS +
+                        (kvf_regions_device_bytes(w->regions, job) >> 30) * HELPER_NS_PER_GIB;
+    if (w->is_helper_stuck || w->helper_still_ns < limit_ns) {
         return;
     }
     w->is_helper_stuck = true;

@@ -67,9 +67,11 @@ static void look_at_mask(struct kvf_worker *w)
 
 static void copy_engine(struct kvf_worker *w, struct kvf_stats_shm *shm)
 {
-    uint64_t calls;
-    uint64_t enters;
-    kvf_tcp_engine_counts(w->ways[WAY_TCP].t, &calls, &enters);
+    uint64_t calls = 0;
+    uint64_t enters = 0;
+    if (w->ways[WAY_TCP].t != NULL) {
+        kvf_tcp_engine_counts(w->ways[WAY_TCP].t, &calls, &enters);
+    }
     kvf_stats_set(shm, KVF_VALUE_TCP_ENGINE,
                   w->is_uring ? KVF_TCP_ENGINE_URING : KVF_TCP_ENGINE_SOCKETS);
     kvf_stats_set(shm, KVF_VALUE_TCP_CALLS, w->base[KVF_VALUE_TCP_CALLS] + calls);
@@ -104,6 +106,7 @@ void kvf_worker_stats_copy(struct kvf_worker *w)
     kvf_stats_set(shm, KVF_VALUE_REGIONS, kvf_regions_live(w->regions));
     kvf_stats_set(shm, KVF_VALUE_LOOP_COUNT, w->loop_count);
     copy_engine(w, shm);
+    kvf_worker_verbs_stats(w, shm);
     kvf_stats_set(shm, KVF_VALUE_OFF_CPU_MAX, w->off_cpu_max_ns / KVF_NS_PER_US);
     kvf_stats_heartbeat(shm, w->now_ns);
     kvf_stats_end(shm);

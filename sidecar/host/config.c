@@ -47,11 +47,14 @@ struct option {
     const char *preset_text;         /* default of a text or address */
     const struct option_word *words; /* ends with a NULL text */
     const char *value;               /* how the help names the argument */
+    const char *why;                 /* why a number has its bound, if that is not plain */
     const char *help;
 };
 
-static const struct option_word transport_words[] = {
-    {"tcp", KVF_CONFIG_TCP}, {"local", KVF_CONFIG_LOCAL}, {NULL, 0}};
+static const struct option_word transport_words[] = {{"tcp", KVF_CONFIG_TCP},
+                                                     {"verbs", KVF_CONFIG_VERBS},
+                                                     {"local", KVF_CONFIG_LOCAL},
+                                                     {NULL, 0}};
 static const struct option_word on_off_words[] = {{"on", 1}, {"off", 0}, {NULL, 0}};
 static const struct option_word placement_words[] = {
     {"checked", KVF_CONFIG_CHECKED}, {"posted", KVF_CONFIG_POSTED}, {NULL, 0}};
@@ -59,6 +62,9 @@ static const struct option_word engine_words[] = {{"auto", KVF_CONFIG_AUTO},
                                                   {"sockets", KVF_CONFIG_SOCKETS},
                                                   {"uring", KVF_CONFIG_URING},
                                                   {NULL, 0}};
+static const struct option_word mtu_words[] = {{"auto", 0},    {"256", 256},   {"512", 512},
+                                               {"1024", 1024}, {"2048", 2048}, {"4096", 4096},
+                                               {NULL, 0}};
 static const struct option_word spin_words[] = {
     {"auto", KVF_SPIN_AUTO}, {"on", KVF_SPIN_ON}, {"off", KVF_SPIN_OFF}, {NULL, 0}};
 static const struct option_word level_words[] = {{"error", KVF_LOG_ERROR},
@@ -86,17 +92,19 @@ static const struct option options[] = {
      .help = "allow a listen address that other hosts reach. Peers are NOT authenticated: whoever\n"
              "reaches the port may write into pages that a room granted. Trusted networks only"},
     {.name = "transport", .kind = OPTION_WORD, .off = AT(transport), .preset = KVF_CONFIG_TCP,
-     .words = transport_words, .value = "tcp|local",
-     .help = "what moves bytes between daemons. local: nothing does, rooms are between engines of this\n"
-             "daemon alone; --listen is then the address by which they name it, and nobody listens"},
+     .words = transport_words, .value = "tcp|verbs|local",
+     .help = "what moves bytes between daemons. verbs: RDMA devices write them, see --rdma-*. local: nothing does,\n"
+             "rooms are between engines of this daemon alone; --listen is then the address by which they\n"
+             "name it, and nobody listens"},
     {.name = "local", .kind = OPTION_WORD, .off = AT(local), .preset = 1, .words = on_off_words,
      .value = "on|off",
      .help = "on: rooms between engines of this daemon are copied from memory to memory.\n"
              "off: they go through its own socket like those of other daemons"},
     {.name = "tcp-placement", .kind = OPTION_WORD, .off = AT(placement),
-     .preset = KVF_CONFIG_CHECKED, .words = placement_words, .value = "checked|posted",
+     .preset = 0, .words = placement_words, .value = "checked|posted",
      .help = "checked: the grant is looked at before every receive, so an aborted room is idle at once.\n"
-             "posted: what was posted lands until the marker, as an RDMA NIC does. Both are safe"},
+             "posted: what was posted lands until the marker, as an RDMA NIC does. Both are safe.\n"
+             "With --transport verbs it is posted, and can be nothing else"},
     {.name = "tcp-engine", .kind = OPTION_WORD, .off = AT(tcp_engine), .preset = KVF_CONFIG_AUTO,
      .words = engine_words, .value = "auto|uring|sockets",
      .help = "who makes tcp's calls. uring: io_uring, the lanes of a round by one system call; no start\n"
@@ -118,6 +126,29 @@ static const struct option options[] = {
     {.name = "sysfs", .kind = OPTION_TEXT, .off = AT(sysfs), .max = KVF_CONFIG_DIR_BYTES,
      .preset_text = "/sys", .value = "DIR",
      .help = "where devices, nodes and processors are described, for containers that mount it elsewhere"},
+    {.name = "rdma-port", .kind = OPTION_COUNT, .off = AT(rdma_port), .max = 255, .preset = 0,
+     .value = "N", .help = "port of every rail; 0 = the first active one of the first rail"},
+    {.name = "rdma-gid", .kind = OPTION_TEXT, .off = AT(rdma_gid), .max = KVF_CONFIG_GID_BYTES,
+     .preset_text = "any", .value = "any|ADDR",
+     .help = "address of ours that lanes use, IPv4 or IPv6; the rail that has it is found at each connect.\n"
+             "any: the rail's first RoCE v2 address, IPv4 before IPv6"},
+    {.name = "rdma-mtu", .kind = OPTION_WORD, .off = AT(rdma_mtu), .preset = 0,
+     .words = mtu_words, .value = "auto|256|512|1024|2048|4096",
+     .help = "bytes of one packet; auto: what the port is set to. The smaller of both ends' counts"},
+    {.name = "rdma-traffic-class", .kind = OPTION_COUNT, .off = AT(rdma_traffic_class), .max = 255,
+     .preset = 0, .value = "N", .help = "traffic class of lanes (DSCP times 4), as the network's lossless class wants it"},
+    {.name = "rdma-service-level", .kind = OPTION_COUNT, .off = AT(rdma_service_level), .max = 7,
+     .preset = 0, .value = "N", .help = "service level of lanes"},
+    {.name = "rdma-timeout", .kind = OPTION_COUNT, .off = AT(rdma_timeout), .min = 1, .max = 31,
+     .preset = 14, .value = "N", .why = ": the device waits 4.096 us times 2 to the power N, and 0 means for ever",
+     .help = "a device sends again after 4.096 us times 2 to the power N (14: 67 ms)"},
+    {.name = "rdma-retry", .kind = OPTION_COUNT, .off = AT(rdma_retry), .max = 6, .preset = 6,
+     .value = "N", .why = ": 7 means for ever on some devices, and a lane that never gives up tells nobody",
+     .help = "and so often, then the lane is lost; at most 6"},
+    {.name = "rdma-stall-ms", .kind = OPTION_MS, .off = AT(rdma_stall_ms), .max = 600000,
+     .preset = 0, .value = "MS",
+     .help = "a lane whose posts see no completion this long is lost, whatever its device says;\n"
+             "0 = a little more than four times what --rdma-timeout and --rdma-retry amount to"},
     {.name = "lane-rate", .kind = OPTION_RATE, .off = AT(lane_rate_bytes), .min = 0,
      .max = 1000000 * MB, .preset = 0, .value = "MB/s",
      .help = "pace of one lane in millions of bytes per second; 0 = unpaced"},
@@ -358,6 +389,7 @@ static int parse_number(const struct option *o, const char *text, struct kvf_con
                   text, o->min / unit, o->max / unit,
                   o->kind == OPTION_MS     ? " (milliseconds)"
                   : o->kind == OPTION_RATE ? " (MB/s)"
+                  : o->why != NULL         ? o->why
                                            : "");
 }
 
@@ -529,7 +561,10 @@ static int check_whole(struct kvf_config *config, char *ret_error, size_t cap)
         return refuse(ret_error, cap,
                       "--local off: with --transport local nothing would move any byte");
     }
-    rc = find_run_dir(config, ret_error, cap);
+    rc = kvf_config_check_rdma(config, ret_error, cap);
+    if (rc == 0) {
+        rc = find_run_dir(config, ret_error, cap);
+    }
     if (rc != 0) {
         return rc;
     }
@@ -712,6 +747,7 @@ void kvf_config_help(FILE *out)
 {
     struct kvf_config presets;
     set_presets(&presets);
+    presets.placement = KVF_CONFIG_CHECKED; /* of tcp, which is the default too */
     fprintf(out,
             "kvfenced: moves KV pages between workers and proves when they may be reused.\n"
             "Run one beside each GPU worker; engines attach through libkvfence.\n\n"

@@ -13,6 +13,7 @@
 #define KVF_CONFIG_DIR_BYTES 104
 #define KVF_CONFIG_DEVICES_BYTES 256
 #define KVF_CONFIG_NEAR_BYTES 32
+#define KVF_CONFIG_GID_BYTES 48
 #define KVF_CONFIG_LANES_MAX 8u
 
 /* The numbers of the wire (worker.c asserts it): this folder knows no protocol. */
@@ -32,6 +33,14 @@ struct kvf_config {
     char rdma_devices[KVF_CONFIG_DEVICES_BYTES]; /* these four as in struct kvf_placement_ask */
     char rdma_near[KVF_CONFIG_NEAR_BYTES];
     uint32_t rdma_rails;
+    uint32_t rdma_port; /* 0: the first active one */
+    char rdma_gid[KVF_CONFIG_GID_BYTES];
+    uint32_t rdma_mtu; /* 0: the port's */
+    uint32_t rdma_traffic_class;
+    uint32_t rdma_service_level;
+    uint32_t rdma_timeout;
+    uint32_t rdma_retry;
+    uint32_t rdma_stall_ms;
     char sysfs[KVF_CONFIG_DIR_BYTES];
     uint64_t lane_rate_bytes; /* per second; 0: unpaced */
     uint32_t lanes;
@@ -70,6 +79,15 @@ int kvf_addr_parse(const char *text, struct kvf_addr_shm *ret_addr);
 /* Writes what kvf_addr_parse reads; returns ret_text. 64 bytes are always enough. */
 const char *kvf_addr_format(const struct kvf_addr_shm *addr, char *ret_text, size_t cap);
 bool kvf_addr_is_loopback(const struct kvf_addr_shm *addr);
+
+/* How RDMA's options fit together; fills in what follows from others (placement, the stall's time). 0, or -EINVAL
+ * with a sentence. */
+int kvf_config_check_rdma(struct kvf_config *config, char *ret_error, size_t cap);
+/* --rdma-gid as devices write it, IPv4 mapped into IPv6; all zero: any. 0 or -EINVAL. */
+int kvf_config_gid(const struct kvf_config *config, uint8_t ret_gid[16]);
+/* A device has given a lane up after this: (retry + 1) times four times the ACK timeout, since it may wait so much
+ * longer than it was told. */
+uint64_t kvf_config_retries_ms(const struct kvf_config *config);
 
 /* What the posted window of a lane may be at its pace: a quarter of the cooperative deadline's worth, so
  * that one abort never outlasts it. The configured value if that is smaller or the lane is unpaced. */

@@ -194,6 +194,10 @@ uint64_t kvf_verbs_due_ns(const struct kvf_transport *t);
 
 /* What a log or the stats may want to know. Counted since create. Loop. */
 struct kvf_verbs_counts {
+    uint64_t queue_pairs_made;
+    uint64_t queue_pairs_destroyed;
+    uint64_t posted; /* work requests and receives of queue pairs that are destroyed ... */
+    uint64_t reaped; /* ... and their completions: the rest is written off */
     uint64_t
         fences_failed; /* the device refused to stop or destroy: such a fence never answers */
     uint64_t written_off;       /* work requests whose completion never came, at a destroy */

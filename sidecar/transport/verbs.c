@@ -429,6 +429,9 @@ static void on_destroyed(struct kvf_verbs *v, struct kvf_verbs_lane *lane)
     if (!kvf_verbs_is_reaped(lane) && !lane->cq->is_broken) {
         kvf_verbs_cq_empty(v, lane->cq);
     }
+    v->counts.queue_pairs_destroyed++;
+    v->counts.posted += lane->wr_posted + (uint64_t)lane->receives_posted;
+    v->counts.reaped += lane->wr_reaped + (uint64_t)lane->receives_reaped;
     v->counts.written_off += kvf_verbs_sends_out(lane);
     v->counts.written_off += lane->receives_posted - lane->receives_reaped;
     lane->phase = KVF_VERBS_ENDING;
@@ -455,6 +458,7 @@ static void on_made(struct kvf_verbs *v, struct kvf_verbs_lane *lane)
 {
     struct kvf_verbs_job *job = &lane->job;
     v->counts.numbers_avoided += job->numbers_avoided;
+    v->counts.queue_pairs_made += job->qp != NULL ? 1u : 0u;
     lane->receives_posted = job->receives_posted;
     lane->cq->is_made |= job->has_cq;
     if (lane->state != KVF_VERBS_MAKING) {
