@@ -59,6 +59,7 @@ static void make_plan(const struct run *run, const struct kvf_policy *policy,
     plan.inject = (uint32_t)o->inject;
     plan.has_planned_faults = o->has_planned_faults;
     plan.is_local = o->is_local;
+    plan.is_verbs = o->is_verbs;
     /* Three quarters of what all seats could want at once: now and then a request waits for pages,
      * and the hot end of the free list is never far from the last abort. */
     plan.prefill_pages = plan.seats * o->pages_max * 3 / 4 / o->prefill_count + o->pages_max;
@@ -350,7 +351,9 @@ int kvf_coordinator_run(const struct kvf_plan_inputs *inputs, const struct kvf_p
     ret_result->policy = *policy;
     /* What a daemon moves bytes with, unless its ready line says otherwise. */
     snprintf(ret_result->transport_engine, sizeof(ret_result->transport_engine), "%s",
-             inputs->options->is_local ? "memory" : "sockets");
+             inputs->options->is_local   ? "memory"
+             : inputs->options->is_verbs ? "devices"
+                                         : "sockets");
     rc = kvf_launch_prepare(&run.launch, inputs->options, ret_result);
     if (rc == 0) {
         make_plan(&run, policy, &plan);

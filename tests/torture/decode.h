@@ -65,6 +65,10 @@ void kvf_seat_give_up(struct kvf_decode *d, struct kvf_seat *seat);
 
 /* Success: checks every byte; the answer begins. */
 int kvf_seat_arrive(struct kvf_decode *d, struct kvf_seat *seat);
+/* How much of the request has landed. placed: what the daemon says; of devices it says nothing before the end, so
+ * pieces that begin as they should are counted, as long as the pages are the request's. */
+uint64_t kvf_seat_landed(const struct kvf_decode *d, const struct kvf_seat *seat,
+                         uint64_t placed);
 /* The seat's request has ended and all its counts are in. */
 void kvf_seat_end(struct kvf_decode *d, struct kvf_seat *seat);
 

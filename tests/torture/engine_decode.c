@@ -28,6 +28,28 @@ static uint64_t count_wrong(struct kvf_decode *d, const struct kvf_seat *seat)
     return wrong;
 }
 
+uint64_t kvf_seat_landed(const struct kvf_decode *d, const struct kvf_seat *seat,
+                         uint64_t placed)
+{
+    const struct kvf_geometry *g = &d->engine.plan->geometry;
+    const struct kvf_request *r = seat->request;
+    uint64_t landed = 0;
+    if (!d->engine.plan->is_verbs) {
+        return placed;
+    }
+    for (uint32_t plane = 0; plane < g->plane_count; plane++) {
+        for (uint32_t i = 0; i < r->page_count; i++) {
+            uint64_t wanted;
+            kvf_pattern_fill(&wanted, sizeof(wanted), kvf_pattern_seed(r->key, i, plane));
+            landed += memcmp(kvf_engine_piece(&d->engine, seat->pages[i], plane), &wanted,
+                             sizeof(wanted)) == 0
+                          ? g->piece_bytes
+                          : 0;
+        }
+    }
+    return landed;
+}
+
 static void tally_checked(struct kvf_decode *d, struct kvf_seat *seat, enum kvf_tally checked)
 {
     uint64_t bytes = (uint64_t)seat->request->page_count * d->engine.plan->geometry.page_bytes;
@@ -99,8 +121,9 @@ static int must_abort(struct kvf_decode *d, struct kvf_seat *seat, int state, bo
         if (rc != 0) {
             return kvf_engine_fail(&d->engine, rc, "cannot read a room's progress");
         }
-        must = has_reached(d, seat, info.placed_bytes);
-        atomic_store_explicit(&progress->placed_bytes, info.placed_bytes, memory_order_relaxed);
+        uint64_t landed = kvf_seat_landed(d, seat, info.placed_bytes);
+        must = has_reached(d, seat, landed);
+        atomic_store_explicit(&progress->placed_bytes, landed, memory_order_relaxed);
     } else if (r->abort_kind == KVF_ABORT_BEFORE_GRANT) {
         must = true;
     } else if (r->abort_kind == KVF_ABORT_QUEUED) {

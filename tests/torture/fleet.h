@@ -55,6 +55,7 @@ struct kvf_fleet_plan {
     uint32_t inject;
     uint32_t has_planned_faults; /* the network fails on purpose */
     uint32_t is_local;           /* one daemon, called KVF_LOCAL_DAEMON */
+    uint32_t is_verbs; /* nobody counts what devices place: engines look at their pages */
     char run_dir[96];
     char prefill_addr[KVF_ENGINES_OF_KIND_MAX][64];
 };

@@ -94,7 +94,8 @@ static void add_pair(struct args *args, const char *name, uint64_t value)
     arg_add(args, "%llu", (unsigned long long)value);
 }
 
-static void daemon_args(const struct kvf_launch *launch, const char *name, struct args *args)
+static void daemon_args(const struct kvf_launch *launch, const char *name, bool is_prefill,
+                        struct args *args)
 {
     const struct kvf_options *o = launch->options;
     arg_add(args, "%s", launch->self_path);
@@ -107,7 +108,12 @@ static void daemon_args(const struct kvf_launch *launch, const char *name, struc
     arg_add(args, "--listen");
     arg_add(args, "127.0.0.1:0");
     arg_add(args, "--transport");
-    arg_add(args, o->is_local ? "local" : "tcp");
+    arg_add(args, o->is_local ? "local" : o->is_verbs ? "verbs" : "tcp");
+    const char *device = o->rdma_devices[is_prefill ? 1 : 0];
+    if (device[0] != 0) {
+        arg_add(args, "--rdma-devices");
+        arg_add(args, "%s", device);
+    }
     arg_add(args, "--tcp-placement");
     arg_add(args, "%s", o->is_checked ? "checked" : "posted");
     add_pair(args, "lane-rate", o->lane_rate);
@@ -162,7 +168,7 @@ static int spawn_daemon(struct kvf_launch *launch, uint32_t i)
     } else {
         name_of(launch, i, child->name, sizeof(child->name));
     }
-    daemon_args(launch, child->name, &args);
+    daemon_args(launch, child->name, i < launch->options->prefill_count, &args);
     snprintf(log_path, sizeof(log_path), "%s/%s.log", launch->run_dir, child->name);
     struct kvf_spawn spawn = {.path = launch->self_path,
                               .argv = args.argv,

@@ -12,6 +12,7 @@
 
 enum option_id {
     OPT_TRANSPORT = 256,
+    OPT_RDMA_DEVICES,
     OPT_RELEASE,
     OPT_COMPARE,
     OPT_SEED,
@@ -67,6 +68,7 @@ static const struct number numbers[NUM_COUNT] = {
 
 static const struct option other_options[] = {
     {"transport", required_argument, NULL, OPT_TRANSPORT},
+    {"rdma-devices", required_argument, NULL, OPT_RDMA_DEVICES},
     {"release", required_argument, NULL, OPT_RELEASE},
     {"compare", required_argument, NULL, OPT_COMPARE},
     {"seed", required_argument, NULL, OPT_SEED},
@@ -293,15 +295,34 @@ static int take_placement(struct parse *p, const char *text)
     return 0;
 }
 
+/* Two devices, so that bytes leave one and reach the other: the decode daemon's, then the prefill daemons'. */
+static int take_devices(struct parse *p, const char *text)
+{
+    const char *comma = strchr(text, ',');
+    size_t first = comma == NULL ? strlen(text) : (size_t)(comma - text);
+    const char *second = comma == NULL ? text : comma + 1;
+    size_t cap = sizeof(p->options.rdma_devices[0]);
+    if (first == 0 || first >= cap || second[0] == 0 || strlen(second) >= cap ||
+        strchr(second, ',') != NULL) {
+        return refuse(p, "rdma-devices", text, "it is DECODE,PREFILL, or one name for both");
+    }
+    snprintf(p->options.rdma_devices[0], cap, "%.*s", (int)first, text);
+    snprintf(p->options.rdma_devices[1], cap, "%s", second);
+    return 0;
+}
+
 static int take_option(struct parse *p, int id, char *text)
 {
     struct kvf_options *o = &p->options;
     switch (id) {
     case OPT_TRANSPORT:
         o->is_local = strcmp(text, "local") == 0;
-        return o->is_local || strcmp(text, "tcp") == 0
+        o->is_verbs = strcmp(text, "verbs") == 0;
+        return o->is_local || o->is_verbs || strcmp(text, "tcp") == 0
                    ? 0
-                   : refuse(p, "transport", text, "it is tcp or local");
+                   : refuse(p, "transport", text, "it is tcp, verbs or local");
+    case OPT_RDMA_DEVICES:
+        return take_devices(p, text);
     case OPT_RELEASE:
         o->policy_count = 0;
         p->has_release = true;
@@ -491,9 +512,14 @@ static const char help_text[] =
     "  --plane-divisor N, --token-divisor N   instead of the preset's\n"
     "  --pages-max N         longer prompts are cut to so many pages. Default 40\n"
     "how bytes move\n"
-    "  --transport tcp|local   tcp (default): a daemon beside each engine. local: one daemon "
-    "for all,\n"
-    "                        which copies between them\n"
+    "  --transport tcp|verbs|local   tcp (default): a daemon beside each engine. verbs: the "
+    "same over\n"
+    "                        RDMA devices. local: one daemon for all, which copies between "
+    "them\n"
+    "  --rdma-devices DECODE,PREFILL   with verbs: the device of the decode daemons, and of "
+    "the "
+    "prefill\n"
+    "                        daemons. Default: each daemon chooses\n"
     "  --tcp-placement posted|checked   posted (default) places what was posted, as an "
     "RDMA NIC\n"
     "                        does; checked refuses it once the daemon has seen the abort, "

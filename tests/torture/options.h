@@ -26,8 +26,10 @@ struct kvf_options {
     bool is_quiet;
     bool is_help;
     bool is_version;
-    bool is_checked;                   /* placement */
-    bool is_local;                     /* one daemon for all engines, transport local */
+    bool is_checked; /* placement */
+    bool is_local;   /* one daemon for all engines, transport local */
+    bool is_verbs;
+    char rdma_devices[2][64];          /* of decode and of prefill daemons; "": they choose */
     bool has_planned_faults;           /* a proxy ends connections or keeps them waiting */
     char proxy[KVF_PROXY_RULES_BYTES]; /* rules of the proxies in front of prefill; "": none */
     enum kvf_inject inject;

@@ -39,7 +39,7 @@ static int read_placed(struct kvf_decode *d, const struct kvf_seat *seat, uint64
     if (rc != 0) {
         return kvf_engine_fail(&d->engine, rc, "cannot read a room's progress");
     }
-    *ret_placed = info.placed_bytes;
+    *ret_placed = kvf_seat_landed(d, seat, info.placed_bytes);
     return 0;
 }
 
@@ -160,9 +160,11 @@ static int note_failed(struct kvf_decode *d, struct kvf_seat *seat)
     }
     uint64_t engine_us = (seat->drained_ns - seat->abort_ns) / 1000;
     uint64_t bound_us = atomic_load_explicit(&e->shm->bound_worst_us, memory_order_relaxed);
-    seat->placed_in_all = info.placed_bytes;
+    uint64_t landed = seat->released_ns == 0 ? kvf_seat_landed(d, seat, info.placed_bytes)
+                                             : info.placed_bytes;
+    seat->placed_in_all = landed > seat->placed_at_abort ? landed : seat->placed_at_abort;
     kvf_engine_tally(e, KVF_TALLY_FAILURES, 1);
-    kvf_engine_tally(e, KVF_TALLY_BYTES_MOVED, info.placed_bytes);
+    kvf_engine_tally(e, KVF_TALLY_BYTES_MOVED, seat->placed_in_all);
     if (info.proof >= 1 && info.proof <= 9) {
         kvf_engine_tally(e, (enum kvf_tally)(KVF_TALLY_PROOF_1 + info.proof - 1), 1);
     }

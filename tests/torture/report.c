@@ -156,7 +156,10 @@ static void print_heading(FILE *out, const struct kvf_report *report)
     char rows[CELL_BYTES];
     with_commas(report->trace_rows, rows);
     fprintf(out, "kvfence-torture: %u prefill and %u decode engines, %s, %s placement, ",
-            o->prefill_count, o->decode_count, o->is_local ? "local" : "tcp",
+            o->prefill_count, o->decode_count,
+            o->is_local   ? "local"
+            : o->is_verbs ? "verbs"
+                          : "tcp",
             o->is_checked ? "checked" : "posted");
     if (o->lane_rate == 0) {
         fputs("unpaced", out);
@@ -303,7 +306,9 @@ static void json_setting(FILE *out, const struct kvf_report *report, const struc
     const struct kvf_geometry *g = &o->geometry;
     fprintf(out, "{\n  \"release\": \"%s\"", r->policy.name);
     fprintf(out, ",\n  \"transport\": \"%s\",\n  \"transport_engine\": ",
-            o->is_local ? "local" : "tcp");
+            o->is_local   ? "local"
+            : o->is_verbs ? "verbs"
+                          : "tcp");
     json_string(out, r->transport_engine);
     fprintf(out, ",\n  \"placement\": \"%s\"", o->is_checked ? "checked" : "posted");
     fprintf(out, ",\n  \"seed\": %" PRIu64 ",\n  \"prefill\": %u,\n  \"decode\": %u", o->seed,

@@ -139,8 +139,44 @@ Test(config_options, words_are_those_of_the_list)
     expect_refused("--spin maybe", "must be auto|on|off");
     expect_refused("--tcp-engine io_uring", "must be auto|uring|sockets");
     expect_refused("--tcp-placement Checked", "must be checked|posted");
-    expect_refused("--transport verbs", "must be tcp");
+    expect_refused("--transport rdma", "must be tcp|verbs|local");
+    expect_refused("--rdma-mtu 1500", "must be auto|256|512|1024|2048|4096");
     expect_refused("--log-level 3", "must be error|warn|info|debug");
+}
+
+/* Devices ask nobody before they write; the option says so instead of being ignored. */
+Test(config_options, lanes_of_verbs_are_posted_and_give_up_in_time)
+{
+    cr_assert_eq(parse("--transport verbs"), 0, "%s", error);
+    cr_assert_eq(config.placement, KVF_CONFIG_POSTED);
+    cr_assert_eq(config.rdma_timeout, 14);
+    cr_assert_eq(config.rdma_retry, 6);
+    cr_assert_gt(config.rdma_stall_ms, kvf_config_retries_ms(&config));
+    cr_assert_eq(parse("--transport verbs --tcp-placement posted"), 0, "%s", error);
+    expect_refused("--transport verbs --tcp-placement checked", "ask nobody");
+    expect_refused("--rdma-retry 7", "for ever");
+    expect_refused("--rdma-timeout 0", "for ever");
+    expect_refused("--transport verbs --rdma-stall-ms 1880", "must be longer");
+    cr_assert_eq(parse("--transport verbs --rdma-stall-ms 1881"), 0, "%s", error);
+    cr_assert_eq(parse("--transport verbs --rdma-timeout 31"), 0, "%s", error);
+}
+
+Test(config_options, an_address_of_lanes_is_ipv4_or_ipv6_or_any)
+{
+    uint8_t gid[16];
+    static const uint8_t v4[16] = {[10] = 0xff, [11] = 0xff, [12] = 10, [15] = 7};
+    static const uint8_t any[16];
+    cr_assert_eq(parse("--rdma-gid 10.0.0.7"), 0);
+    cr_assert_eq(kvf_config_gid(&config, gid), 0);
+    cr_assert_eq(memcmp(gid, v4, sizeof(gid)), 0);
+    cr_assert_eq(parse("--rdma-gid fe80::1"), 0);
+    cr_assert_eq(kvf_config_gid(&config, gid), 0);
+    cr_assert_eq(gid[0], 0xfe);
+    cr_assert_eq(parse(""), 0);
+    cr_assert_eq(kvf_config_gid(&config, gid), 0);
+    cr_assert_eq(memcmp(gid, any, sizeof(gid)), 0);
+    expect_refused("--rdma-gid host", "numeric IPv4 or IPv6");
+    expect_refused("--rdma-gid 10.0.0.7:80", "no port");
 }
 
 Test(config_options, unknown_missing_and_surplus_words_are_refused)
@@ -242,7 +278,8 @@ Test(config_options, the_printed_configuration_reads_back_as_itself)
     cr_assert_eq(parse("--lanes 3 --lane-rate 250 --lane-window 3M --cpu 5 --spin off"), 0,
                  "%s", error);
     cr_assert_eq(parse("--listen 127.0.0.1:9 --insecure-listen --grace-ms 0 --post-bytes 4100 "
-                       "--rdma-devices mlx5_1,mlx5_0 --rdma-near node3"),
+                       "--rdma-devices mlx5_1,mlx5_0 --rdma-near node3 --transport verbs "
+                       "--rdma-gid ::ffff:10.0.0.1 --rdma-mtu 1024 --rdma-timeout 12"),
                  0);
     struct kvf_config first = config;
     char *argv[128] = {"kvfenced"};
