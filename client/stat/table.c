@@ -102,6 +102,7 @@ static void add_entry(struct row *row, struct kvf_stat_entry *entry, const char 
         break;
     case FORM_TRANSPORT:
         shown = entry->value == 1   ? "tcp"
+                : entry->value == 2 ? "verbs"
                 : entry->value == 4 ? "local"
                                     : kvf_format_count(text, entry->value);
         break;
@@ -411,6 +412,16 @@ static void print_traffic(FILE *out, struct kvf_stat_daemon *daemon)
         {"tcp_calls_total", "sends and receives", FORM_COUNT},
         {"tcp_system_calls_total", "system calls for them", FORM_COUNT},
     };
+    static const struct item devices[] = {
+        {"queue_pairs_made_total", "queue pairs made", FORM_COUNT},
+        {"queue_pairs_destroyed_total", "destroyed", FORM_COUNT},
+        {"work_requests_written_off_total", "work written off", FORM_COUNT},
+        {"stale_completions_total", "stale completions", FORM_COUNT},
+        {"device_events_total", "events", FORM_COUNT},
+        {"device_fences_failed_total", "fences failed", FORM_COUNT},
+        {"device_memory_refused_total", "memory refused", FORM_COUNT},
+        {"device_memory_withheld_total", "memory withheld", FORM_COUNT},
+    };
     static const struct item stale[] = {
         {"stale_messages_total", "messages", FORM_COUNT},
         {"stale_commands_total", "commands", FORM_COUNT},
@@ -423,6 +434,7 @@ static void print_traffic(FILE *out, struct kvf_stat_daemon *daemon)
     PRINT_ROW(out, daemon, "grants", grants);
     PRINT_ROW(out, daemon, "peers", peers);
     PRINT_ROW(out, daemon, "tcp", tcp);
+    PRINT_ROW(out, daemon, "devices", devices);
     PRINT_ROW(out, daemon, "stale", stale);
 }
 
