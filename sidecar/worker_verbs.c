@@ -46,8 +46,9 @@ int kvf_worker_verbs_create(struct kvf_worker *w, const struct kvf_transport_con
                                      .reap_ns = c->fence_ms * KVF_NS_PER_MS / REAP_SHARE};
     char why[256] = "";
     if (w->rails.count == 0) {
-        kvf_log(KVF_LOG_ERROR, "cannot start: --transport verbs: there is no RDMA device with an "
-                               "active port here; --transport tcp needs none");
+        kvf_log(KVF_LOG_ERROR,
+                "cannot start: --transport verbs: there is no RDMA device with an "
+                "active port here; --transport tcp needs none");
         return -ENODEV;
     }
     int err = kvf_config_gid(c, verbs.gid);
