@@ -120,14 +120,33 @@ static int find_remote(void *ctx, uint32_t source_host, uint32_t sink_host, uint
     return 0;
 }
 
+/* A queue pair's source has been told of its lane by LANE, and waits for this connection. */
+static bool is_awaited(const struct sim_host *h, const struct kvf_wire_lane_hello *hello,
+                       uint32_t *ret_lane)
+{
+    for (uint32_t lane = 0; lane < SIM_LANES; lane++) {
+        if (lane % KVF_LANES_MAX == hello->lane_idx && h->ends[lane].epoch == hello->epoch &&
+            h->ends[lane].session == hello->session) {
+            *ret_lane = lane;
+            return true;
+        }
+    }
+    return false;
+}
+
 static void on_lane_hello(void *ctx, uint32_t host, const struct kvf_wire_lane_hello *hello,
                           int token)
 {
     struct sim_world *w = ctx;
     struct sim_host *h = &w->hosts[host];
     uint32_t lane;
-    if (!sim_host_serves(h) || h->refusals > 0 ||
-        kvf_core_lane_accept(h->core, sim_host_clock(h), hello, &lane) != 0) {
+    bool is_known = false;
+    if (sim_host_serves(h) && h->refusals == 0) {
+        is_known = w->scenario.traffic == SIM_VERBS
+                       ? is_awaited(h, hello, &lane)
+                       : kvf_core_lane_accept(h->core, sim_host_clock(h), hello, &lane) == 0;
+    }
+    if (!is_known) {
         sim_fabric_refuse(w->fabric, token);
     } else {
         sim_lanes_open(h, &(struct kvf_lane_open){.lane = lane,
@@ -238,6 +257,27 @@ void sim_lanes_open(struct sim_host *h, const struct kvf_lane_open *open)
     if (err != 0) {
         kvf_core_lane_lost(h->core, sim_host_clock(h), open->lane, open->epoch, -err);
     }
+}
+
+void sim_lanes_connect(struct sim_host *h, const struct kvf_action *a)
+{
+    sim_lanes_open(h, &(struct kvf_lane_open){.lane = a->lane,
+                                              .epoch = a->epoch,
+                                              .addr = a->addr,
+                                              .session = a->session,
+                                              .lane_idx = a->lane % KVF_LANES_MAX,
+                                              .accepted_fd = -1});
+}
+
+/* Numbers of queue pairs are the fabric's own; to the core an end is something to pass on. The two NICs are joined
+ * when the sink joins: whoever has heard of the other by then has done so over the control connection alone. */
+void sim_lanes_make_end(struct sim_host *h, const struct kvf_action *a)
+{
+    struct kvf_lane_end own = {.qpn = 1u + (a->epoch & 0xffffu), .mtu_bytes = 1024};
+    h->lane_epochs[a->lane] = a->epoch;
+    h->ends[a->lane].epoch = a->end.qpn != 0 ? a->epoch : 0;
+    h->ends[a->lane].session = a->session;
+    kvf_core_lane_ready(h->core, sim_host_clock(h), a->lane, a->epoch, &own);
 }
 
 void sim_lanes_want_post(struct sim_host *h, uint32_t lane)

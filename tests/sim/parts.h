@@ -201,6 +201,10 @@ void sim_core_make(const struct sim_world *w, struct sim_host *h,
 void sim_lanes_fabric(struct sim_world *w);
 int sim_lanes_create(struct sim_world *w, struct sim_host *h);
 void sim_lanes_open(struct sim_host *h, const struct kvf_lane_open *open);
+/* As sink: a stream's LANE_OPEN, a queue pair's LANE_JOIN. */
+void sim_lanes_connect(struct sim_host *h, const struct kvf_action *a);
+/* LANE_OPEN of queue pairs, both sides: the core is told that this end exists. */
+void sim_lanes_make_end(struct sim_host *h, const struct kvf_action *a);
 void sim_lanes_post(struct sim_world *w, struct sim_host *h);
 void sim_lanes_want_post(struct sim_host *h, uint32_t lane);
 

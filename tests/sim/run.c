@@ -25,6 +25,8 @@ static const struct kvf_core_limits limits = {.clients_max = SIM_CLIENTS,
                                               .runs_max = 2048,
                                               .pieces_max = 192,
                                               .parked_per_peer_max = 8,
+                                              .remote_regions_max =
+                                                  4 * SIM_CLIENTS * SIM_REGIONS,
                                               .group_tombstones_max = SIM_KEYS_MAX};
 
 static void *map_zeroed(size_t bytes)

@@ -37,6 +37,7 @@ void sim_worker_create(struct sim_world *w, struct sim_host *h)
     h->post_lane_count = 0;
     memset(h->is_post_lane, 0, sizeof h->is_post_lane);
     memset(h->lane_epochs, 0, sizeof h->lane_epochs);
+    memset(h->ends, 0, sizeof h->ends);
     for (uint32_t i = 0; i < SIM_PEERS; i++) {
         h->conn_of_peer[i] = KVF_NONE;
     }
@@ -306,6 +307,9 @@ void sim_worker_take_client(struct sim_world *w, struct sim_host *h, uint32_t cl
         reg->key = w->scenario.traffic == SIM_VERBS
                        ? sim_fabric_register(w->fabric, h->idx, client, reg->handle)
                        : 0;
+        if (err == 0 && reg->key != 0) {
+            err = kvf_core_region_keys(h->core, client, reg->handle, 0, &reg->key, 1);
+        }
     }
     if (err != 0) {
         sim_fail(w, SIM_NOT_CLEAN, SIM_NO_ROOM, SIM_NO_ROOM,
@@ -437,13 +441,12 @@ static void act(struct sim_world *w, struct sim_host *h, const struct kvf_action
     case KVF_ACT_FENCE:
         w->figures.fences++;
         sim_note(w, SIM_FENCE, h->idx, SIM_NO_ROOM, SIM_NO_ROOM, a->lane, a->epoch);
+        h->ends[a->lane].epoch = 0;
         kvf_sim_ops.fence(h->transport, a->lane, a->epoch);
         return;
     case KVF_ACT_DETACH:
         kvf_sim_ops.detach(h->transport, a->lane, a->cookie);
         return;
-    case KVF_ACT_LANE_JOIN:
-        break; /* these lanes are streams to the core */
     case KVF_ACT_CLOSE_LEASES:
         close_leases(w, h, a);
         return;
@@ -457,12 +460,14 @@ static void act(struct sim_world *w, struct sim_host *h, const struct kvf_action
         sim_control_close(w, h, a->peer);
         return;
     case KVF_ACT_LANE_OPEN:
-        sim_lanes_open(h, &(struct kvf_lane_open){.lane = a->lane,
-                                                  .epoch = a->epoch,
-                                                  .addr = a->addr,
-                                                  .session = a->session,
-                                                  .lane_idx = a->lane % KVF_LANES_MAX,
-                                                  .accepted_fd = -1});
+        if (w->scenario.traffic == SIM_VERBS) {
+            sim_lanes_make_end(h, a);
+        } else {
+            sim_lanes_connect(h, a);
+        }
+        return;
+    case KVF_ACT_LANE_JOIN:
+        sim_lanes_connect(h, a);
         return;
     case KVF_ACT_WRITE:
         sim_control_write(w, h, a->peer);

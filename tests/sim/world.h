@@ -363,6 +363,10 @@ struct sim_host {
     uint64_t timer_ns; /* earliest timer event that is out */
     uint32_t conn_of_peer[SIM_PEERS];
     uint32_t lane_epochs[SIM_LANES];
+    struct {            /* as source over queue pairs: who may come for this lane */
+        uint32_t epoch; /* 0: nobody */
+        uint64_t session;
+    } ends[SIM_LANES];
     bool is_post_lane[SIM_LANES];
     uint32_t post_lanes[SIM_LANES];
     uint32_t post_lane_count;
