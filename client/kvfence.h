@@ -98,6 +98,11 @@ extern "C" {
 #define KVF_E_PEER_HELD 1059
 #define KVF_E_NO_KEY 1060
 #define KVF_E_DEVICE_MEMORY 1061
+#define KVF_E_HOST_MEMORY_ONLY 1062
+#define KVF_E_NO_DMABUF 1063
+#define KVF_E_DMABUF_REFUSED 1064
+#define KVF_E_DEVICE_COPY 1065
+
 /* ---- states: SGLang's KVPoll numbers, so that engines may MIN-reduce them over ranks -------------- */
 enum {
     KVF_FAILED = 0,            /* drained, after an abort or a failure */
@@ -122,6 +127,9 @@ enum {
 
 /* Kinds of external leases: the kind decides what the death of the engine proves. */
 enum { KVF_KIND_CPU = 0, KVF_KIND_GPU = 1, KVF_KIND_DIRECT_IO = 2 };
+
+/* Whose memory a region is. */
+enum { KVF_MEMORY_HOST = 0, KVF_MEMORY_DMABUF = 1 };
 
 /* Flags of kvf_submit. */
 enum { KVF_LAST_PIECE = 1 };
@@ -183,7 +191,7 @@ int kvf_detach(kvf_client *client, uint32_t timeout_ms, uint32_t *ret_undrained)
 int kvf_reattach(kvf_client *client, uint32_t timeout_ms);
 
 /* Asks the kernel (system calls) who is alive: 0 all well; -KVF_E_DAEMON_GONE supervisor and worker are
- * gone (rooms without external leases then read as drained, KVF_WORKER_GONE); -KVF_E_WORKER_GONE the
+ * gone (rooms in host memory without external leases then read as drained, KVF_WORKER_GONE); -KVF_E_WORKER_GONE the
  * worker is gone and the supervisor is starting the next; -ESHUTDOWN the daemon is stopping. Engines call
  * it from a slow loop, or let kvf_wait and kvf_events_next do so. */
 int kvf_daemon_check(kvf_client *client);
@@ -231,7 +239,7 @@ struct kvf_plane {
 
 struct kvf_region_opts {
     uint32_t size_bytes;
-    int32_t fd;          /* the memory: a sealed memfd (kvf_pool_fd) */
+    int32_t fd; /* the memory: a sealed memfd (kvf_pool_fd), or a dma-buf, see `memory` */
     uint64_t memory_off; /* start of the region in it, multiple of 4096 */
     uint64_t memory_bytes;
     uint64_t page_count; /* page indices 0 .. page_count - 1 */
@@ -240,7 +248,10 @@ struct kvf_region_opts {
     uint32_t
         timeout_ms; /* how long to wait for memory whose engine is gone; 0: as long as that may take,
                              a little over the daemon's worst bound */
-    uint32_t pad_[2];
+    uint32_t
+        memory; /* KVF_MEMORY_HOST, or KVF_MEMORY_DMABUF: fd is a dma-buf that the memory of
+                        a device (a GPU) was exported as */
+    uint32_t pad_[1];
 };
 
 /* Registers memory whose pages rooms may name. Blocks until the daemon has mapped it. At most 16 live
@@ -250,7 +261,15 @@ struct kvf_region_opts {
  * -KVF_E_MEMORY_RANGE (a plane leaves the memory, planes overlap, page_count over 67,108,864),
  * -KVF_E_REGIONS_FULL, -KVF_E_MEMORY_REGISTERED (a living engine has it, or the timeout has passed),
  * -KVF_E_QUARANTINED (a dead engine's room that nothing proves holds it), -KVF_E_DEVICE_MEMORY (--transport
- * verbs: a device refuses it), -KVF_E_DAEMON_GONE. */
+ * verbs: a device refuses it), -KVF_E_DAEMON_GONE.
+ *
+ * MEMORY OF DEVICES. The daemon maps none of it: its network devices read and write it by themselves, so
+ * only a daemon with --transport verbs takes it (else -KVF_E_HOST_MEMORY_ONLY; -KVF_E_DMABUF_REFUSED if one of
+ * its network devices does not; -KVF_E_NO_DMABUF if fd is none). Each dma-buf is a memory object of its own:
+ * memory that was exported twice is known as two. Rooms with such pages drain, and become visible, after one
+ * more step, a read through each network device that their grants used; and the end of both daemon processes
+ * alone does not drain them: the next daemon does, after kvf_reattach. Rooms between two engines of
+ * one daemon need host memory on both sides (KVF_E_DEVICE_COPY). */
 int kvf_region_register(kvf_client *client, const struct kvf_region_opts *opts,
                         uint32_t *ret_region);
 /* The daemon's own sentence for its last refusal of an attached client's registration, which names what

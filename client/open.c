@@ -175,7 +175,7 @@ static int lend_sink(kvf_client *client, const struct open_sink *open, uint32_t 
 
 /* Both lines of the slot now speak of the new generation. */
 static void write_intent(kvf_client *client, uint32_t idx, uint64_t generation,
-                         const struct kvf_cmd_shm *cmd)
+                         const struct kvf_cmd_shm *cmd, uint32_t device_regions)
 {
     struct kvf_intent_shm *intent = &client->cold.segment.intents[idx];
     /* L1 (release): a lease taken from now on belongs to this generation. */
@@ -184,8 +184,9 @@ static void write_intent(kvf_client *client, uint32_t idx, uint64_t generation,
     atomic_store_explicit(&intent->epoch, cmd->worker_epoch, memory_order_relaxed);
     atomic_store_explicit(&intent->key, cmd->key, memory_order_relaxed);
     atomic_store_explicit(&intent->group, cmd->group, memory_order_relaxed);
-    /* O1 (release): whoever reads this generation after the worker's end finds its epoch too, and the
-     * group that must not see it fail before the other ranks are drained. */
+    atomic_store_explicit(&intent->device_regions, device_regions, memory_order_relaxed);
+    /* O1 (release): whoever reads this generation after the worker's end finds its epoch too, the group
+     * that must not see it fail before the other ranks are drained, and what that end does not prove. */
     atomic_store_explicit(&intent->generation, generation, memory_order_release);
     atomic_store_explicit(&intent->abort_cell, 0, memory_order_relaxed);
 }
@@ -205,14 +206,23 @@ static void write_sink_record(kvf_client *client, const struct open_sink *open, 
     memcpy(to, client->cold.runs, record.run_count * sizeof client->cold.runs[0]);
 }
 
+static uint32_t device_bit(const struct kvf_client_region *region)
+{
+    /* relaxed: changed under the lock, which is held. */
+    return region != NULL && region->req->memory != KVF_REGION_MEMORY_HOST
+               ? UINT32_C(1) << (atomic_load_explicit(&region->handle, memory_order_relaxed) &
+                                 0xffu)
+               : 0;
+}
+
 /* Pushes the command of a slot whose pages are lent. On 0 the room is the engine's. */
 static int push_open(kvf_client *client, struct kvf_slot *slot, struct kvf_cmd_shm *cmd,
-                     uint32_t region, uint32_t aux_region)
+                     uint32_t region, uint32_t aux_region, uint32_t device_regions)
 {
     struct kvf_cold *cold = &client->cold;
     uint32_t idx = kvf_client_slot_idx(client, slot);
     uint64_t pos = cold->cmds.pos;
-    write_intent(client, idx, slot->generation, cmd);
+    write_intent(client, idx, slot->generation, cmd, device_regions);
     cmd->slot = idx;
     cmd->generation = slot->generation;
     /* D1 (seq_cst): the worker sees the slot when it looks after setting its flag, or we see the flag. */
@@ -280,7 +290,8 @@ static int open_sink_locked(kvf_client *client, struct open_sink *open, kvf_room
                               .arena_off = off,
                               .arena_bytes = (uint32_t)bytes};
     err = push_open(client, slot, &cmd, open->opts.region,
-                    open->aux != NULL ? open->opts.aux_region : UINT32_MAX);
+                    open->aux != NULL ? open->opts.aux_region : UINT32_MAX,
+                    device_bit(open->region) | device_bit(open->aux));
     if (err != 0) {
         goto unlend;
     }
@@ -349,7 +360,7 @@ static int open_source_locked(kvf_client *client, const struct kvf_source_opts *
                               .group = o->group,
                               .arena_off = off,
                               .arena_bytes = sizeof record};
-    err = push_open(client, slot, &cmd, record.region, record.aux_region);
+    err = push_open(client, slot, &cmd, record.region, record.aux_region, 0);
     if (err != 0) {
         kvf_client_slot_give_back(client, slot);
         return err;

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sched.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,17 +73,34 @@ static int check_planes(const struct kvf_region_opts *o)
     return 0;
 }
 
-static int check_memory(const struct kvf_region_opts *o)
+static int host_bytes_of(int fd, uint64_t *ret_bytes)
 {
-    int err = kvf_memory_check_seal(o->fd);
+    int err = kvf_memory_check_seal(fd);
     if (err != 0) {
         return err == -EPERM || err == -EINVAL ? -KVF_E_NO_SEAL : err;
     }
     struct stat st;
-    if (fstat(o->fd, &st) != 0) {
+    if (fstat(fd, &st) != 0) {
         return -errno;
     }
-    uint64_t file_bytes = (uint64_t)st.st_size;
+    *ret_bytes = (uint64_t)st.st_size;
+    return 0;
+}
+
+static int device_bytes_of(int fd, uint64_t *ret_bytes)
+{
+    int err = kvf_memory_dmabuf_bytes(fd, ret_bytes);
+    return err == -EINVAL ? -KVF_E_NO_DMABUF : err;
+}
+
+static int check_memory(const struct kvf_region_opts *o)
+{
+    uint64_t file_bytes = 0;
+    int err = o->memory == KVF_MEMORY_DMABUF ? device_bytes_of(o->fd, &file_bytes)
+                                             : host_bytes_of(o->fd, &file_bytes);
+    if (err != 0) {
+        return err;
+    }
     if (o->memory_off % KVF_PAGE_BYTES != 0 || o->memory_bytes == 0 ||
         o->memory_off > file_bytes || o->memory_bytes > file_bytes - o->memory_off) {
         return -KVF_E_MEMORY_RANGE;
@@ -126,6 +144,7 @@ static struct kvf_region_req *make_request(const struct kvf_region_opts *o)
     req->page_count = o->page_count;
     req->memory_off = o->memory_off;
     req->memory_bytes = o->memory_bytes;
+    req->memory = o->memory;
     req->region = o->timeout_ms; /* until it has a handle */
     for (uint32_t i = 0; i < o->plane_count; i++) {
         req->planes[i].off = o->planes[i].off;
@@ -133,6 +152,13 @@ static struct kvf_region_req *make_request(const struct kvf_region_opts *o)
         req->planes[i].page_bytes = o->planes[i].page_bytes;
     }
     return req;
+}
+
+/* As an older daemon knows it, but for what that could not serve. */
+static size_t request_bytes(const struct kvf_region_req *req)
+{
+    return req->memory == KVF_REGION_MEMORY_HOST ? offsetof(struct kvf_region_req, memory)
+                                                 : sizeof *req;
 }
 
 static uint32_t live_count(const kvf_client *client)
@@ -201,10 +227,13 @@ static int register_locked(kvf_client *client, struct kvf_region_req *req, int m
     if (live_count(client) == cold->segment.limits.regions_max) {
         return -KVF_E_REGIONS_FULL;
     }
+    if (req->memory != KVF_REGION_MEMORY_HOST && cold->segment.shm->layout_minor < 3) {
+        return -KVF_E_HOST_MEMORY_ONLY; /* a daemon that knows no other would not say so */
+    }
     struct kvf_reply reply;
     req->h.op = KVF_REQ_REGION_ADD;
-    int err = kvf_socket_request(client, cold->socket_fd, &req->h, sizeof *req, &memory_fd, 1,
-                                 KVF_REP_REGION, 0, &reply);
+    int err = kvf_socket_request(client, cold->socket_fd, &req->h, request_bytes(req),
+                                 &memory_fd, 1, KVF_REP_REGION, 0, &reply);
     if (err != 0) {
         return daemon_refusal(client, err);
     }
@@ -228,7 +257,7 @@ int kvf_region_register(kvf_client *client, const struct kvf_region_opts *opts,
     if (err != 0) {
         return err;
     }
-    if (!kvf_client_is_zero(o.pad_, sizeof o.pad_)) {
+    if (!kvf_client_is_zero(o.pad_, sizeof o.pad_) || o.memory >= KVF_REGION_MEMORY_COUNT) {
         return -KVF_E_OPTION;
     }
     if (o.planes == NULL) {
@@ -348,8 +377,8 @@ int kvf_region_unregister(kvf_client *client, uint32_t region)
         req.h.op = KVF_REQ_REGION_REMOVE;
         err = -KVF_E_DAEMON_GONE;
         if (!atomic_load_explicit(&cold->is_supervisor_gone, memory_order_relaxed)) {
-            err = kvf_socket_request(client, cold->socket_fd, &req.h, sizeof req, NULL, 0,
-                                     KVF_REP_OK, 0, &reply);
+            err = kvf_socket_request(client, cold->socket_fd, &req.h, request_bytes(&req), NULL,
+                                     0, KVF_REP_OK, 0, &reply);
         }
         err = daemon_refusal(client, err);
         if (err == 0) {
@@ -381,8 +410,9 @@ int kvf_client_regions_readd(kvf_client *client)
         int fds[2] = {region->memory_fd, region->ledger_fd};
         region->req->h.op = KVF_REQ_REGION_ADD;
         region->req->region = handle;
-        int err = kvf_socket_request(client, cold->socket_fd, &region->req->h,
-                                     sizeof *region->req, fds, 2, KVF_REP_REGION, 0, &reply);
+        int err =
+            kvf_socket_request(client, cold->socket_fd, &region->req->h,
+                               request_bytes(region->req), fds, 2, KVF_REP_REGION, 0, &reply);
         if (err != 0) {
             return daemon_refusal(client, err);
         }

@@ -51,14 +51,25 @@ static bool is_served_by_ended(const kvf_client *client, uint32_t slot, uint64_t
     return kvf_client_epoch_has_ended(client, epoch);
 }
 
+/* What a device wrote into memory that is not the host's may still be on its way there when the worker has
+ * been reaped: the next worker flushes it. */
+static bool has_device_pages(const kvf_client *client, uint32_t slot, uint64_t generation)
+{
+    const struct kvf_intent_shm *intent = &client->cold.segment.intents[slot];
+    /* O1 (acquire): behind the generation stands which of its regions are a device's. */
+    return atomic_load_explicit(&intent->generation, memory_order_acquire) == generation &&
+           atomic_load_explicit(&intent->device_regions, memory_order_relaxed) != 0;
+}
+
 /* Is the room, whose word is not drained, drained all the same: its own worker was reaped, no supervisor
- * is left to say so, and no external lease is out? */
+ * is left to say so, no external lease is out, and all its pages are the host's? */
 static bool has_lost_worker(const kvf_client *client, uint32_t slot, uint64_t generation,
                             uint64_t word)
 {
     /* relaxed: epoch_has_ended looks again with acquire. */
     if (atomic_load_explicit(&client->cold.ended_count, memory_order_relaxed) == 0 ||
-        !is_served_by_ended(client, slot, generation, word)) {
+        !is_served_by_ended(client, slot, generation, word) ||
+        has_device_pages(client, slot, generation)) {
         return false;
     }
     const struct kvf_intent_shm *intent = &client->cold.segment.intents[slot];

@@ -66,7 +66,11 @@ struct kvf_region_req {
         uint64_t stride;
         uint64_t page_bytes;
     } planes[KVF_PLANES_MAX];
+    uint32_t
+        memory; /* enum kvf_region_memory. Since minor 3: a packet that ends before is about host memory */
+    uint32_t pad_;
 };
+_Static_assert(sizeof(struct kvf_region_req) == 56 + 24 * KVF_PLANES_MAX, "region");
 
 struct kvf_group_req { /* whole, whatever member_count is */
     struct kvf_attach_header h;

@@ -174,6 +174,21 @@ static const struct code_entry own_entries[] = {
     ENTRY(KVF_E_DEVICE_MEMORY,
           "a device of the daemon refused to register this memory: the daemon's log says which "
           "and why (locked memory limit, registrations in use, no dma-buf support)"),
+    ENTRY(KVF_E_HOST_MEMORY_ONLY, "this daemon moves host memory only: memory of a device "
+                                  "needs one that was started with "
+                                  "--transport verbs"),
+    ENTRY(
+        KVF_E_NO_DMABUF,
+        "the descriptor is no dma-buf: export the device's memory as one, or register a sealed "
+        "memfd as host memory"),
+    ENTRY(
+        KVF_E_DMABUF_REFUSED,
+        "a network device of the daemon does not take this dma-buf: its driver, or that of the "
+        "memory's device, cannot share it"),
+    ENTRY(
+        KVF_E_DEVICE_COPY,
+        "rooms between engines of one daemon are copied by it, and it cannot copy memory of a "
+        "device: use host memory on both sides"),
 };
 _Static_assert(sizeof own_entries / sizeof own_entries[0] == KVF_E_LAST - KVF_E_NO_DAEMON + 1,
                "one entry per code");

@@ -65,7 +65,11 @@
 #define KVF_E_PEER_HELD 1059
 #define KVF_E_NO_KEY 1060
 #define KVF_E_DEVICE_MEMORY 1061
-#define KVF_E_LAST 1061
+#define KVF_E_HOST_MEMORY_ONLY 1062
+#define KVF_E_NO_DMABUF 1063
+#define KVF_E_DMABUF_REFUSED 1064
+#define KVF_E_DEVICE_COPY 1065
+#define KVF_E_LAST 1065
 
 /* A static sentence for a positive or negative code of this list or an errno; never NULL. What was
  * wrong and what is allowed. Any thread. */

@@ -17,7 +17,8 @@
 
 #define KVF_LAYOUT_MAJOR 1u
 #define KVF_LAYOUT_MINOR                                                                       \
-    3u /* 1: key and group in the client's line, group_waits in the daemon's; 2: KVF_E_PEER_HELD; 3: KVF_E_NO_KEY */
+    3u /* 1: key and group in the client's line, group_waits in the daemon's; 2: KVF_E_PEER_HELD; 3: KVF_E_NO_KEY,
+          and memory of devices: device_regions in the client's line, memory in a registration */
 #define KVF_SEGMENT_MAGIC UINT64_C(0x31656e6566766b00) /* "\0kvfene1" */
 #define KVF_ENDIAN_TAG UINT32_C(0x01020304)
 #define KVF_LINE_BYTES 64u
@@ -36,6 +37,13 @@
 #define KVF_GROUPS_PER_CLIENT_MAX 16u
 #define KVF_GROUP_MEMBERS_MAX 64u /* ranks are bits of one word */
 #define KVF_GROUP_KEYS_MAX 1024u
+
+/* Whose memory a region is; kvfence.h repeats the numbers. */
+enum kvf_region_memory {
+    KVF_REGION_MEMORY_HOST = 0,   /* a sealed memfd */
+    KVF_REGION_MEMORY_DMABUF = 1, /* a device's, exported as a dma-buf: nobody maps it */
+    KVF_REGION_MEMORY_COUNT
+};
 
 /* ---- section table ---------------------------------------------------------------------------- */
 
@@ -200,7 +208,9 @@ struct kvf_intent_shm {
     _Atomic uint64_t lease_word; /* lease_word.h */
     _Atomic uint64_t key;        /* of the OPEN; stored before `generation`, like the next */
     _Atomic uint32_t group;      /* its group's handle, 0: none */
-    uint32_t pad0_;
+    /* Sink: bit per slot of a region with pages of this room that is memory of a device, like the two above.
+     * Such a room is not drained by the end of its worker alone. Since minor 3. */
+    _Atomic uint32_t device_regions;
     uint64_t pad_[2];
 };
 _Static_assert(sizeof(struct kvf_intent_shm) == 64, "client's line of a room");

@@ -194,6 +194,24 @@ int kvf_memory_check_seal(int fd)
     return check_seals(fd, F_SEAL_SHRINK);
 }
 
+/* Files of this kind live in a file system of their own, which nobody else can put files into. */
+int kvf_memory_dmabuf_bytes(int fd, uint64_t *ret_bytes)
+{
+    struct statfs fs;
+    if (fstatfs(fd, &fs) != 0) {
+        return -errno;
+    }
+    if (fs.f_type != DMA_BUF_MAGIC) {
+        return -EINVAL;
+    }
+    off_t end = lseek(fd, 0, SEEK_END); /* the one way to ask: its inode says nothing */
+    if (end < 0) {
+        return -errno;
+    }
+    *ret_bytes = (uint64_t)end;
+    return 0;
+}
+
 /* ---- the segment's layout ------------------------------------------------------------------------ */
 
 static int check_limit(uint32_t value, uint32_t min, uint32_t max, bool is_power_of_two)

@@ -79,6 +79,8 @@ int kvf_memory_map_private(uint64_t bytes, uint64_t wipe_bytes, void **ret_addr)
 bool kvf_memory_is_paged(int fd);
 /* 0 if fd's file cannot shrink; -EPERM if the seal is missing; -EINVAL not a file that knows seals. */
 int kvf_memory_check_seal(int fd);
+/* The bytes of a dma-buf, which never change. -EINVAL: fd is none; -errno. */
+int kvf_memory_dmabuf_bytes(int fd, uint64_t *ret_bytes);
 
 /* Dirty bits (edge A1): the client marks, the worker takes. Taking visits each marked slot once. Mark,
  * then load the sleeping flag with seq_cst; set the flag with a seq_cst store, then ask is_pending: the

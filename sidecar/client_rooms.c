@@ -268,6 +268,8 @@ static void adopt_room(struct kvf_clients *all, struct client *c, uint64_t now_n
         .is_drained = kvf_word_is_drained(word),
         .is_visible = (word & KVF_WORD_VISIBLE) != 0,
         .is_quarantined = kvf_word_phase(word) == KVF_PHASE_QUARANTINED,
+        .device_regions =
+            (uint16_t)atomic_load_explicit(&intent->device_regions, memory_order_relaxed),
         .is_group_settled = (word & KVF_WORD_GROUP_WAITS) == 0,
         .reason = atomic_load_explicit(&room->reason, memory_order_relaxed),
         .detail = atomic_load_explicit(&room->detail, memory_order_relaxed),

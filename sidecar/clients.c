@@ -178,6 +178,9 @@ static void map_back(struct kvf_clients *all, uint64_t now_ns, struct client *c)
         kvf_core_client_reaped(all->core, now_ns, c->idx);
         kvf_client_quarantine_unread(all, c, now_ns);
     }
+    if (c->is_whole) {
+        kvf_core_regions_whole(all->core, c->idx, c->whole_slots);
+    }
 }
 
 bool kvf_clients_job_back(struct kvf_clients *clients, uint64_t now_ns, struct kvf_job *job)
@@ -212,6 +215,19 @@ void kvf_clients_close(struct kvf_clients *clients, uint64_t now_ns, uint32_t cl
     if (c->state == CLIENT_LIVE) {
         c->state = CLIENT_CLOSED;
         kvf_core_client_close(clients->core, now_ns, client, reason);
+    }
+}
+
+void kvf_clients_regions_whole(struct kvf_clients *clients, uint32_t client, uint32_t slots)
+{
+    struct client *c = client_at(clients, client);
+    if (c->state == CLIENT_FREE || c->state == CLIENT_UNMAPPING) {
+        return;
+    }
+    c->is_whole = true;
+    c->whole_slots = slots;
+    if (c->state != CLIENT_MAPPING) {
+        kvf_core_regions_whole(clients->core, client, slots);
     }
 }
 

@@ -47,6 +47,9 @@ int kvf_clients_add(struct kvf_clients *clients, uint32_t client, const int fds[
 /* Its rooms close with `reason`; commands are read no more. */
 void kvf_clients_close(struct kvf_clients *clients, uint64_t now_ns, uint32_t client,
                        uint32_t reason);
+/* No region of it comes any more but those of these slots: rooms of an earlier worker that would have to be
+ * flushed in another one are in quarantine. */
+void kvf_clients_regions_whole(struct kvf_clients *clients, uint32_t client, uint32_t slots);
 void kvf_clients_reaped(struct kvf_clients *clients, uint64_t now_ns, uint32_t client);
 /* The core is through with it: rooms drained, those taken over from an earlier worker too. */
 bool kvf_clients_is_quiet(struct kvf_clients *clients, uint64_t now_ns, uint32_t client);

@@ -44,6 +44,8 @@ struct client {
     uint32_t succeeded_on_take; /* ... of which so many end in Success */
     uint32_t close_reason;      /* 0: not asked to close, maybe while the helper has it */
     bool is_reaped;
+    bool is_whole; /* no regions come but those of ... */
+    uint32_t whole_slots;
     struct kvf_spsc_consumer commands;
     struct kvf_spsc_producer events;
     struct client_slot *slots;

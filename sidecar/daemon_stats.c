@@ -56,6 +56,8 @@ static const struct kvf_stats_def defs[] = {
     COUNTER(KVF_COUNT_GROUP_CLOSED, "rooms_closed_by_group_total", "rooms"),
     COUNTER(KVF_COUNT_ROOMS_ADOPTED, "rooms_adopted_total", "rooms"),
     COUNTER(KVF_COUNT_REGRANTS, "regrants_total", "grants"),
+    COUNTER(KVF_COUNT_FLUSHES, "flush_reads_total", "flushes"),
+    COUNTER(KVF_COUNT_FLUSHES_FAILED, "flush_reads_failed_total", "flushes"),
 
     GAUGE(KVF_GAUGE_ROOMS_OPEN, "rooms_open", "rooms"),
     GAUGE(KVF_GAUGE_ROOMS_CLOSING, "rooms_closing", "rooms"),
@@ -112,6 +114,7 @@ static const struct kvf_stats_def defs[] = {
     OWN(KVF_VALUE_MEMORY_REFUSED, "device_memory_refused_total", "regions", KVF_STATS_COUNTER),
     OWN(KVF_VALUE_MEMORY_WITHHELD, "device_memory_withheld_total", "regions",
         KVF_STATS_COUNTER),
+    OWN(KVF_VALUE_VISIBILITY, "visibility_step", "0non 1read", KVF_STATS_GAUGE),
 
     HISTOGRAM(KVF_HISTOGRAM_ABORT_TO_DRAINED, "abort_to_drained_us"),
     HISTOGRAM(KVF_HISTOGRAM_OPEN_TO_SUCCESS, "open_to_success_us"),
@@ -168,6 +171,7 @@ void kvf_core_config_of(const struct kvf_config *config, uint64_t supervisor_id,
         .liveness_ns = config->liveness_ms * KVF_NS_PER_MS,
         .group_ask_ns = GROUP_ASK_NS,
         .regrants_max = REGRANTS_MAX,
+        .is_self_copied = config->local != 0,
     };
     snprintf(ret_core->name, sizeof(ret_core->name), "%s", config->name);
 }
@@ -203,4 +207,5 @@ void kvf_daemon_stats_config(struct kvf_stats_shm *shm, const struct kvf_config 
     kvf_stats_set(shm, KVF_VALUE_LANE_RATE, config->lane_rate_bytes);
     kvf_stats_set(shm, KVF_VALUE_PLACEMENT, config->placement);
     kvf_stats_set(shm, KVF_VALUE_TRANSPORT, config->transport);
+    kvf_stats_set(shm, KVF_VALUE_VISIBILITY, kvf_config_moves_device_memory(config));
 }

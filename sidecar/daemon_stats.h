@@ -46,6 +46,7 @@ enum kvf_daemon_value {
     KVF_VALUE_DEVICE_FENCES_FAILED,
     KVF_VALUE_MEMORY_REFUSED,
     KVF_VALUE_MEMORY_WITHHELD,
+    KVF_VALUE_VISIBILITY, /* memory of devices: 0 none can be, 1 flush read. The host's needs no step */
     KVF_VALUES
 };
 

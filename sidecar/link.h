@@ -19,9 +19,10 @@
 
 enum kvf_link_op {
     /* supervisor -> worker */
-    KVF_LINK_START = 1,     /* struct kvf_link_start; fds: stats */
-    KVF_LINK_CLIENT_ADD,    /* fds: segment, doorbell, event socket */
-    KVF_LINK_CLIENT_CLOSE,  /* .code: the reason its rooms get */
+    KVF_LINK_START = 1,  /* struct kvf_link_start; fds: stats */
+    KVF_LINK_CLIENT_ADD, /* fds: segment, doorbell, event socket */
+    KVF_LINK_CLIENT_CLOSE, /* .code: the reason its rooms get; .value: mask of slots of its regions that this
+                              worker has or gets. Again if that became less */
     KVF_LINK_CLIENT_REAPED, /* the engine's process has ended */
     KVF_LINK_REGION_ADD,    /* struct kvf_link_region; fds: memory */
     KVF_LINK_REGION_REMOVE,
@@ -85,7 +86,7 @@ struct kvf_link_region { /* sent up to the last plane in use */
     uint64_t memory_off;
     uint64_t memory_bytes;
     uint32_t plane_count;
-    uint32_t pad_;
+    uint32_t memory;                              /* enum kvf_region_memory */
     struct kvf_link_plane planes[KVF_PLANES_MAX]; /* validated by the supervisor */
 };
 

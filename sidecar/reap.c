@@ -85,6 +85,15 @@ static uint64_t find_undrained(const struct kvf_segment *segment, uint32_t slot,
     return generation;
 }
 
+/* What a device wrote into another one's memory is proven by the next worker's flush, not by the end of this one.
+ * The line is its engine's: what that may have made of it delays rooms of its own, or proves them to itself. */
+static bool is_unflushed(const struct kvf_segment *segment, uint32_t slot)
+{
+    /* relaxed: stored before the generation, which was loaded with O1. */
+    return atomic_load_explicit(&segment->intents[slot].device_regions, memory_order_relaxed) !=
+           0;
+}
+
 enum kvf_reap kvf_reap_room(const struct kvf_segment *segment, uint32_t slot,
                             bool is_engine_gone, uint64_t *ret_generation)
 {
@@ -102,7 +111,9 @@ enum kvf_reap kvf_reap_room(const struct kvf_segment *segment, uint32_t slot,
     uint32_t device =
         kvf_lease_count(leases, KVF_LEASE_GPU) + kvf_lease_count(leases, KVF_LEASE_DIRECT_IO);
     uint32_t reason = has_succeeded(generation, word) ? 0 : KVF_E_WORKER_GONE;
-    if (device == 0 && (cpu == 0 || is_engine_gone)) {
+    bool are_leases_proven = device == 0 && (cpu == 0 || is_engine_gone);
+    bool is_held = is_engine_gone && !are_leases_proven;
+    if (are_leases_proven && !is_unflushed(segment, slot)) {
         enum kvf_proof proof = cpu == 0 ? KVF_PROOF_WORKER_GONE : KVF_PROOF_ENGINE_GONE;
         publish(room, ended_word(segment, slot, generation, word, KVF_PHASE_DRAINED, proof),
                 reason);
@@ -113,12 +124,12 @@ enum kvf_reap kvf_reap_room(const struct kvf_segment *segment, uint32_t slot,
     bool was_quarantined = kvf_word_generation(word) == generation &&
                            kvf_word_phase(word) == KVF_PHASE_QUARANTINED;
     enum kvf_phase phase =
-        is_engine_gone || was_quarantined ? KVF_PHASE_QUARANTINED : KVF_PHASE_CLOSING;
+        is_held || was_quarantined ? KVF_PHASE_QUARANTINED : KVF_PHASE_CLOSING;
     if (kvf_word_generation(word) != generation || kvf_word_phase(word) != phase) {
         publish(room, ended_word(segment, slot, generation, word, phase, KVF_PROOF_NONE),
                 reason);
     }
-    return is_engine_gone ? KVF_REAP_HELD : KVF_REAP_LEASED;
+    return is_held ? KVF_REAP_HELD : KVF_REAP_LEASED;
 }
 
 bool kvf_reap_has_succeeded(const struct kvf_segment *segment, uint32_t slot)

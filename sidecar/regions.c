@@ -11,6 +11,7 @@
 #include "ring/codes.h"
 #include "ring/segment.h"
 #include "sidecar/host/log.h"
+#include "sidecar/host/packet.h"
 
 #define SLOT_MASK 0xffu
 /* Touched in one go; then the helper's other jobs get their turn. An engine that attaches, or a dead one whose
@@ -26,10 +27,11 @@ struct mapped_region {
     uint64_t page_count;
     uint64_t memory_off;
     uint64_t memory_bytes;
-    int memory_fd;  /* ours until mapped */
-    int err;        /* of the job */
-    int device_err; /* of letting go */
-    bool is_doomed; /* unmap as soon as the helper gives it back */
+    int memory_fd;   /* ours until mapped, or registered */
+    uint32_t memory; /* enum kvf_region_memory; what is not the host's is never mapped */
+    int err;         /* of the job */
+    int device_err;  /* of letting go */
+    bool is_doomed;  /* unmap as soon as the helper gives it back */
     bool
         is_for_device; /* what the helper does now is one call of a device over all its bytes */
     struct kvf_regions *regions;
@@ -108,8 +110,10 @@ static void map_work(struct kvf_job *job)
 {
     struct mapped_region *m = (struct mapped_region *)job;
     if (m->is_for_device) {
-        m->err = m->regions->device.register_fn(m->regions->device.ctx, m->base,
-                                                m->memory_bytes, &m->device);
+        m->err =
+            m->regions->device.register_fn(m->regions->device.ctx, m->base, m->memory_bytes,
+                                           m->memory_fd, m->memory_off, &m->device);
+        kvf_close_fd(&m->memory_fd); /* the registration holds a device's memory */
         return;
     }
     if (m->base != NULL) {
@@ -118,6 +122,10 @@ static void map_work(struct kvf_job *job)
     }
     m->owners = calloc(m->page_count, sizeof(*m->owners));
     m->err = m->owners == NULL ? -ENOMEM : 0;
+    if (m->memory != KVF_REGION_MEMORY_HOST) {
+        m->touched_bytes = m->memory_bytes; /* by nobody here, ever */
+        return;
+    }
     if (m->err == 0) {
         m->err =
             kvf_memory_map(m->memory_fd, m->memory_off, m->memory_bytes, true, true, &m->base);
@@ -125,8 +133,7 @@ static void map_work(struct kvf_job *job)
     if (m->err == 0) {
         m->touched_bytes = is_all_there(m->memory_fd) ? 0 : m->memory_bytes;
     }
-    close(m->memory_fd); /* the mapping holds the memory from here on */
-    m->memory_fd = -1;
+    kvf_close_fd(&m->memory_fd); /* the mapping holds the memory from here on */
 }
 
 static void unmap_work(struct kvf_job *job)
@@ -144,6 +151,7 @@ static void unmap_work(struct kvf_job *job)
         kvf_memory_unmap(m->base, m->memory_bytes);
         m->base = NULL;
     }
+    kvf_close_fd(&m->memory_fd);
     free(m->owners);
     free(m->planes);
     m->owners = NULL;
@@ -175,6 +183,7 @@ int kvf_regions_add(struct kvf_regions *regions, const struct kvf_link_region *m
                                 .memory_off = msg->memory_off,
                                 .memory_bytes = msg->memory_bytes,
                                 .memory_fd = memory_fd,
+                                .memory = msg->memory,
                                 .planes = planes};
     uint64_t page_bytes = 0;
     for (uint32_t i = 0; i < msg->plane_count; i++) {
@@ -213,10 +222,12 @@ static int device_refused(struct kvf_regions *regions, const struct mapped_regio
             m->err == -ENOMEM || m->err == -EPERM || m->err == -EAGAIN
                 ? " (is the locked memory limit of the daemon, ulimit -l, large enough?)"
                 : "");
-    return -KVF_E_DEVICE_MEMORY;
+    return m->memory == KVF_REGION_MEMORY_DMABUF && m->err == -EOPNOTSUPP
+               ? -KVF_E_DMABUF_REFUSED
+               : -KVF_E_DEVICE_MEMORY;
 }
 
-static void map_back(struct kvf_regions *regions, struct mapped_region *m)
+static void map_back(struct kvf_regions *regions, uint64_t now_ns, struct mapped_region *m)
 {
     int err = m->err != 0 && m->is_for_device ? device_refused(regions, m) : m->err;
     if (err == 0 && m->is_doomed) {
@@ -226,6 +237,10 @@ static void map_back(struct kvf_regions *regions, struct mapped_region *m)
         kvf_helper_push(regions->helper,
                         &m->job); /* behind what others have pushed meanwhile */
         return;
+    }
+    if (err == 0 && regions->device.register_fn == NULL &&
+        m->memory != KVF_REGION_MEMORY_HOST) {
+        err = -KVF_E_HOST_MEMORY_ONLY; /* the supervisor knows, and refused it */
     }
     if (err == 0 && regions->device.register_fn != NULL && m->device.memory == NULL) {
         m->is_for_device = true;
@@ -252,17 +267,21 @@ static void map_back(struct kvf_regions *regions, struct mapped_region *m)
     m->view.memory = m->device.memory;
     m->state = KVF_REGION_LIVE;
     regions->live++;
+    /* Behind the state: rooms that waited for it want it flushed, and look for it here. */
+    err = kvf_core_region_ready(regions->core, now_ns, m->client, m->handle,
+                                m->memory != KVF_REGION_MEMORY_HOST);
+    assert(err == 0);
     regions->host.added_fn(regions->host.ctx, m->client, m->handle, 0);
 }
 
-bool kvf_regions_job_back(struct kvf_regions *regions, struct kvf_job *job)
+bool kvf_regions_job_back(struct kvf_regions *regions, uint64_t now_ns, struct kvf_job *job)
 {
     if (job->work_fn != map_work && job->work_fn != unmap_work) {
         return false;
     }
     struct mapped_region *m = (struct mapped_region *)job;
     if (m->state == KVF_REGION_MAPPING) {
-        map_back(regions, m);
+        map_back(regions, now_ns, m);
         return true;
     }
     assert(m->state == KVF_REGION_UNMAPPING);

@@ -42,8 +42,9 @@ struct kvf_regions_memory {
  * return 0 for is neither unmapped nor reported removed: a device may still reach it. */
 struct kvf_regions_device {
     void *ctx;
-    int (*register_fn)(void *ctx, void *base, uint64_t bytes,
-                       struct kvf_regions_memory *ret_memory);
+    /* dmabuf_fd -1: host memory mapped at base. Else base is NULL, and [dmabuf_off, + bytes) of that dma-buf. */
+    int (*register_fn)(void *ctx, void *base, uint64_t bytes, int dmabuf_fd,
+                       uint64_t dmabuf_off, struct kvf_regions_memory *ret_memory);
     int (*unregister_fn)(void *ctx, struct kvf_verbs_memory *memory);
 };
 
@@ -66,7 +67,7 @@ uint32_t kvf_regions_held(const struct kvf_regions *regions, uint32_t client);
 uint32_t kvf_regions_live(const struct kvf_regions *regions);
 
 /* A job of ours came back from the helper; returns false if it is somebody else's. */
-bool kvf_regions_job_back(struct kvf_regions *regions, struct kvf_job *job);
+bool kvf_regions_job_back(struct kvf_regions *regions, uint64_t now_ns, struct kvf_job *job);
 /* Whose job this is; KVF_NONE: none of ours. */
 uint32_t kvf_regions_client_of(const struct kvf_regions *regions, const struct kvf_job *job);
 /* Bytes that this job hands to, or takes from, devices in one call, which cannot be cut in steps; else 0. */

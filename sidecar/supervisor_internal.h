@@ -38,6 +38,7 @@ struct sup_region {
     uint64_t memory_bytes;
     uint64_t page_count;
     uint32_t plane_count;
+    uint32_t memory; /* enum kvf_region_memory */
     enum told add;
     enum told remove;
     bool
@@ -77,6 +78,7 @@ struct sup_client {
     bool is_closing;     /* hung up, detaching, dropped or reaped */
     uint32_t close_code;
     bool is_reaped;
+    bool is_stuck;  /* a call on its memory did not return: no other worker makes it */
     bool owes_note; /* a new worker serves and the socket would not take the notice yet */
     bool is_open;   /* this worker's epoch is in its segment */
     enum told add;

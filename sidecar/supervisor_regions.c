@@ -98,15 +98,40 @@ static uint32_t check_planes(const struct sup_region *r, const char **ret_text)
 
 /* ---- memory --------------------------------------------------------------------------------------------------- */
 
-static uint32_t check_memory(struct sup_region *r, const char **ret_text)
+static uint32_t check_host(const struct sup_region *r, const struct stat *st,
+                           uint64_t *ret_bytes, uint64_t *ret_align)
 {
-    int err = kvf_memory_check_seal(r->memory_fd);
+    *ret_bytes = (uint64_t)st->st_size;
+    *ret_align = st->st_blksize > 0 ? (uint64_t)st->st_blksize : KVF_PAGE_BYTES;
+    return kvf_memory_check_seal(r->memory_fd) == 0 ? 0 : KVF_E_NO_SEAL;
+}
+
+/* Nobody maps it, so it has no seal to ask for, and no page size but the one that planes are named in. */
+static uint32_t check_device(const struct kvf_supervisor *s, const struct sup_region *r,
+                             uint64_t *ret_bytes)
+{
+    if (kvf_memory_dmabuf_bytes(r->memory_fd, ret_bytes) != 0) {
+        return KVF_E_NO_DMABUF;
+    }
+    return kvf_config_moves_device_memory(&s->config) ? 0 : KVF_E_HOST_MEMORY_ONLY;
+}
+
+static uint32_t check_memory(const struct kvf_supervisor *s, struct sup_region *r,
+                             const char **ret_text)
+{
+    uint64_t file_bytes = 0;
+    uint64_t align = KVF_PAGE_BYTES;
     struct stat st;
-    if (err != 0 || fstat(r->memory_fd, &st) != 0) {
+    if (fstat(r->memory_fd, &st) != 0) {
         return KVF_E_NO_SEAL;
     }
-    uint64_t file_bytes = (uint64_t)st.st_size;
-    uint64_t align = st.st_blksize > 0 ? (uint64_t)st.st_blksize : KVF_PAGE_BYTES;
+    uint32_t code = r->memory == KVF_REGION_MEMORY_DMABUF
+                        ? check_device(s, r, &file_bytes)
+                        : check_host(r, &st, &file_bytes, &align);
+    if (code != 0) {
+        *ret_text = NULL; /* the code's own */
+        return code;
+    }
     if (r->memory_bytes == 0 || r->memory_off > file_bytes ||
         r->memory_bytes > file_bytes - r->memory_off) {
         *ret_text = "the range leaves the memory object";
@@ -355,7 +380,7 @@ static uint64_t wait_ns(const struct kvf_supervisor *s, uint32_t asked_ms)
 static uint32_t place(struct kvf_supervisor *s, struct sup_client *c, struct sup_region *r,
                       uint32_t asked_ms, uint64_t *ret_lender, const char **ret_text)
 {
-    uint32_t code = check_memory(r, ret_text);
+    uint32_t code = check_memory(s, r, ret_text);
     if (code == 0) {
         code = check_planes(r, ret_text);
     }
@@ -399,6 +424,12 @@ uint32_t kvf_sup_region_add(struct kvf_supervisor *s, struct sup_client *c,
         *ret_text = "a registration is shorter than its planes";
         return KVF_E_PROTOCOL;
     }
+    /* What an older library sends ends with the planes. */
+    uint32_t memory = bytes >= sizeof(*req) ? req->memory : KVF_REGION_MEMORY_HOST;
+    if (memory >= KVF_REGION_MEMORY_COUNT) {
+        *ret_text = "memory is the host's (0) or a device's, exported as a dma-buf (1)";
+        return KVF_E_PROTOCOL;
+    }
     struct sup_region *r = calloc(1, sizeof(*r) + planes_bytes);
     if (r == NULL) {
         return ENOMEM;
@@ -407,6 +438,7 @@ uint32_t kvf_sup_region_add(struct kvf_supervisor *s, struct sup_client *c,
     r->plane_count = req->plane_count;
     r->memory_off = req->memory_off;
     r->memory_bytes = req->memory_bytes;
+    r->memory = memory;
     r->memory_fd = fds[0];
     bool has_ledger = fd_count == 2;
     r->ledger_fd = has_ledger ? fds[1] : -1;
@@ -553,6 +585,8 @@ void kvf_sup_region_added(struct kvf_supervisor *s, struct sup_client *c, uint32
         /* A worker before this one had it: the engine's handle would now name nothing. What the engine may
          * still do to its pages is unknown until the client is quiet: until then nobody gets them anew. */
         r->add = TOLD_REFUSED;
+        c->close =
+            TOLD_NOT; /* rooms that wait for it to be flushed hear that it does not come */
         if (!c->is_closing) {
             kvf_log(KVF_LOG_ERROR, "client %u (%s): region %#x was not taken by the new worker",
                     c->idx, c->name, handle);

@@ -206,10 +206,11 @@ void kvf_sup_reap_rooms(struct kvf_supervisor *s, struct sup_client *c)
     s->uncounted[SUP_COUNT_ENGINE_GONE] += engine_gone;
     count_reaped(s);
     if (worker_gone + engine_gone + leased > 0) {
-        kvf_log(
-            KVF_LOG_WARN,
-            "client %u (%s): %u rooms drained by the worker's end, %u wait for external leases",
-            c->idx, c->name, worker_gone + engine_gone, leased);
+        kvf_log(KVF_LOG_WARN,
+                "client %u (%s): %u rooms drained by the worker's end, %u wait for external "
+                "leases or "
+                "the next worker's flush",
+                c->idx, c->name, worker_gone + engine_gone, leased);
     }
     s->reaped_rooms += worker_gone + engine_gone + leased;
 }
@@ -349,6 +350,7 @@ static bool send_region(struct kvf_supervisor *s, struct sup_client *c, struct s
     msg.memory_off = r->memory_off;
     msg.memory_bytes = r->memory_bytes;
     msg.plane_count = r->plane_count;
+    msg.memory = r->memory;
     size_t planes_bytes = r->plane_count * sizeof(r->planes[0]);
     memcpy(msg.planes, r->planes, planes_bytes);
     size_t bytes = offsetof(struct kvf_link_region, planes) + planes_bytes;
@@ -359,6 +361,24 @@ static bool send_region(struct kvf_supervisor *s, struct sup_client *c, struct s
     return true;
 }
 
+/* Memory of a device also for a client that leaves: rooms of an earlier worker wait for a flush of it. */
+static bool is_for_worker(const struct sup_client *c, const struct sup_region *r)
+{
+    return !c->is_closing ||
+           (r->memory != KVF_REGION_MEMORY_HOST && r->is_serving && !c->is_stuck);
+}
+
+static uint32_t slots_for_worker(const struct sup_client *c)
+{
+    uint32_t slots = 0;
+    for (uint32_t slot = 0; slot < KVF_REGIONS_PER_CLIENT_MAX; slot++) {
+        const struct sup_region *r = c->regions[slot];
+        bool is_coming = r != NULL && r->add != TOLD_REFUSED && is_for_worker(c, r);
+        slots |= is_coming ? UINT32_C(1) << slot : 0;
+    }
+    return slots;
+}
+
 static bool sync_regions(struct kvf_supervisor *s, struct sup_client *c)
 {
     for (uint32_t slot = 0; slot < KVF_REGIONS_PER_CLIENT_MAX; slot++) {
@@ -366,7 +386,8 @@ static bool sync_regions(struct kvf_supervisor *s, struct sup_client *c)
         if (r == NULL) {
             continue;
         }
-        if (r->add == TOLD_NOT && !r->is_growing && !c->is_closing && !send_region(s, c, r)) {
+        if (r->add == TOLD_NOT && !r->is_growing && is_for_worker(c, r) &&
+            !send_region(s, c, r)) {
             return false;
         }
         struct kvf_link_msg remove = {
@@ -398,8 +419,10 @@ static bool sync_client(struct kvf_supervisor *s, struct sup_client *c)
     if (!kvf_sup_groups_are_sent(c)) {
         return true; /* no end is told before they are */
     }
-    struct kvf_link_msg close_msg = {
-        .op = KVF_LINK_CLIENT_CLOSE, .client = c->idx, .code = c->close_code};
+    struct kvf_link_msg close_msg = {.op = KVF_LINK_CLIENT_CLOSE,
+                                     .client = c->idx,
+                                     .code = c->close_code,
+                                     .value = slots_for_worker(c)};
     if (c->is_closing && c->close == TOLD_NOT && !send_msg(s, &close_msg, NULL, 0, &c->close)) {
         return false;
     }
@@ -506,10 +529,13 @@ static void take_answer(struct kvf_supervisor *s, const struct kvf_link_msg *msg
         return;
     case KVF_LINK_ESCALATE:
         if (has_client && msg->code != 0) {
-            kvf_sup_client_bad(s, c, msg->code); /* its regions are told to no other worker */
+            c->is_stuck = true; /* its regions are told to no other worker */
+            kvf_sup_client_bad(s, c, msg->code);
         }
-        kvf_sup_kill_worker(s, msg->code == 0 ? "a fence missed its deadline (--fence-ms)"
-                                              : "its helper stands still");
+        kvf_sup_kill_worker(s, msg->code == 0
+                                   ? "a fence, or a flush of a device's memory, failed or "
+                                     "missed its deadline (--fence-ms)"
+                                   : "its helper stands still");
         return;
     case KVF_LINK_STOPPED:
         on_stopped(s, msg);

@@ -119,6 +119,40 @@ static uint64_t on_now(void *ctx)
     return w->now_ns;
 }
 
+/* A room is named in 64 bits: of a client, its slot and its generation. */
+#define FLUSH_CLIENT_SHIFT 56u
+#define FLUSH_SLOT_SHIFT 40u
+_Static_assert(KVF_GENERATION_MAX < UINT64_C(1) << FLUSH_SLOT_SHIFT, "a generation fits");
+_Static_assert(KVF_ROOMS_PER_CLIENT_MAX - 1u <= 0xffffu, "a slot fits");
+_Static_assert(KVF_CORE_FLUSHES_MAX <= 256u, "what transport verbs holds");
+
+static void on_flushed(void *ctx, uint64_t cookie, int err)
+{
+    struct kvf_worker *w = ctx;
+    uint32_t client = (uint32_t)(cookie >> FLUSH_CLIENT_SHIFT);
+    uint32_t slot = (uint32_t)(cookie >> FLUSH_SLOT_SHIFT) & 0xffffu;
+    if (err != 0) {
+        kvf_log(KVF_LOG_ERROR,
+                "the flush of a device's memory for client %u slot %u failed: %s", client, slot,
+                strerror(-err));
+    }
+    kvf_core_flushed(w->core, w->now_ns, client, slot, cookie & KVF_GENERATION_MAX, err);
+}
+
+static void flush(struct kvf_worker *w, const struct kvf_action *a)
+{
+    const struct kvf_transport_region *region =
+        kvf_regions_find(w->regions, a->client, a->region);
+    uint64_t cookie = (uint64_t)a->client << FLUSH_CLIENT_SHIFT |
+                      (uint64_t)a->slot << FLUSH_SLOT_SHIFT | a->generation;
+    assert(a->client <= 0xffu);
+    assert(region != NULL && region->memory != NULL); /* a device's is never anything else */
+    int err = kvf_verbs_flush(region->memory, a->lanes, cookie);
+    if (err != 0) {
+        on_flushed(w, cookie, err);
+    }
+}
+
 int kvf_worker_transport_create(struct kvf_worker *w)
 {
     struct kvf_transport_config config = {.lanes_max = KVF_WORKER_LANES_MAX,
@@ -141,6 +175,7 @@ int kvf_worker_transport_create(struct kvf_worker *w)
                                       .lost_fn = on_lost,
                                       .fenced_fn = on_fenced,
                                       .region_fn = on_region,
+                                      .flushed_fn = on_flushed,
                                       .now_fn = on_now};
     int err;
     if (w->config.transport == KVF_WIRE_VERBS) {
@@ -370,7 +405,19 @@ static void act(struct kvf_worker *w, const struct kvf_action *a)
     case KVF_ACT_CLIENT_QUIET:
         kvf_worker_check_quiet(w, a->client);
         return;
+    case KVF_ACT_FLUSH:
+        flush(w, a);
+        return;
     case KVF_ACT_ESCALATE:
+        if (a->generation != 0) {
+            kvf_log(
+                KVF_LOG_ERROR,
+                "client %u slot %u: its pages in a device's memory could not be flushed; this "
+                "worker must be ended, the next one tries once more",
+                a->client, a->slot);
+            kvf_worker_tell(w, KVF_LINK_ESCALATE, 0, 0, 0, 0);
+            return;
+        }
         kvf_log(
             KVF_LOG_ERROR,
             "the fence of lane %u missed its deadline; this worker must be ended to prove its "

@@ -114,7 +114,7 @@ void kvf_worker_helper_ready(struct kvf_worker *w)
     struct kvf_job *job;
     while ((job = kvf_helper_take(w->helper)) != NULL) {
         bool is_ours = kvf_clients_job_back(w->clients, w->now_ns, job) ||
-                       kvf_regions_job_back(w->regions, job);
+                       kvf_regions_job_back(w->regions, w->now_ns, job);
         assert(is_ours);
         (void)is_ours;
     }
@@ -270,6 +270,7 @@ static void take_message(struct kvf_worker *w, const struct kvf_link_region *pac
         return;
     case KVF_LINK_CLIENT_CLOSE:
         kvf_clients_close(w->clients, w->now_ns, msg->client, msg->code);
+        kvf_clients_regions_whole(w->clients, msg->client, (uint32_t)msg->value);
         return;
     case KVF_LINK_CLIENT_REAPED:
         kvf_clients_reaped(w->clients, w->now_ns, msg->client);

@@ -72,9 +72,13 @@ int kvf_worker_verbs_create(struct kvf_worker *w, const struct kvf_transport_con
 
 /* ---- memory, on the helper thread --------------------------------------------------------------------------- */
 
-static int on_register(void *ctx, void *base, uint64_t bytes, struct kvf_regions_memory *ret)
+/* Memory that is mapped nowhere has its place in the dma-buf for an address: any would do that lies on a page as
+ * the first byte does. */
+static int on_register(void *ctx, void *base, uint64_t bytes, int dmabuf_fd,
+                       uint64_t dmabuf_off, struct kvf_regions_memory *ret)
 {
-    int err = kvf_verbs_register(ctx, base, bytes, -1, 0, &ret->memory);
+    void *address = dmabuf_fd < 0 ? base : (void *)(uintptr_t)dmabuf_off;
+    int err = kvf_verbs_register(ctx, address, bytes, dmabuf_fd, dmabuf_off, &ret->memory);
     if (err == 0) {
         kvf_verbs_keys(ret->memory, &ret->base, ret->keys, &ret->key_count);
     }

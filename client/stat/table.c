@@ -19,6 +19,7 @@ enum item_form {
     FORM_US,
     FORM_PLACEMENT,
     FORM_ENGINE,
+    FORM_VISIBILITY,
     FORM_TRANSPORT,
     FORM_CPU, /* number plus one, 0 is none */
     FORM_BOOL
@@ -98,6 +99,11 @@ static void add_entry(struct row *row, struct kvf_stat_entry *entry, const char 
     case FORM_ENGINE:
         shown = entry->value == 1   ? "sockets"
                 : entry->value == 2 ? "io_uring"
+                                    : kvf_format_count(text, entry->value);
+        break;
+    case FORM_VISIBILITY:
+        shown = entry->value == 0   ? "none"
+                : entry->value == 1 ? "flush read"
                                     : kvf_format_count(text, entry->value);
         break;
     case FORM_TRANSPORT:
@@ -422,6 +428,11 @@ static void print_traffic(FILE *out, struct kvf_stat_daemon *daemon)
         {"device_memory_refused_total", "memory refused", FORM_COUNT},
         {"device_memory_withheld_total", "memory withheld", FORM_COUNT},
     };
+    static const struct item device[] = {
+        {"visibility_step", "visibility step", FORM_VISIBILITY},
+        {"flush_reads_total", "flushes", FORM_COUNT},
+        {"flush_reads_failed_total", "failed", FORM_COUNT},
+    };
     static const struct item stale[] = {
         {"stale_messages_total", "messages", FORM_COUNT},
         {"stale_commands_total", "commands", FORM_COUNT},
@@ -435,6 +446,7 @@ static void print_traffic(FILE *out, struct kvf_stat_daemon *daemon)
     PRINT_ROW(out, daemon, "peers", peers);
     PRINT_ROW(out, daemon, "tcp", tcp);
     PRINT_ROW(out, daemon, "devices", devices);
+    PRINT_ROW(out, daemon, "device memory", device);
     PRINT_ROW(out, daemon, "stale", stale);
 }
 

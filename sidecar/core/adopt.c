@@ -47,6 +47,8 @@ int kvf_core_adopt(struct kvf_core *core, uint64_t now_ns, const struct kvf_core
         .run_block = KVF_RUNS_NONE,
         .group = adopt->group <= KVF_GROUPS_PER_CLIENT_MAX ? adopt->group : 0,
         .is_adopted = true,
+        .flush_mask = adopt->is_drained ? 0 : adopt->device_regions,
+        .flush_lanes = UINT8_MAX,
         .is_visible = is_success && adopt->is_visible,
         .is_group_settled = is_success || (adopt->is_drained && adopt->is_group_settled)};
     if (adopt->is_drained) {

@@ -61,6 +61,8 @@ static void init_lists(struct kvf_core *core)
     KVF_LIST_INIT(&core->bootstrap, core->rooms, bootstrap);
     KVF_LIST_INIT(&core->publish, core->rooms, publish);
     KVF_LIST_INIT(&core->leases_close, core->rooms, leases_close);
+    KVF_LIST_INIT(&core->act_flush, core->rooms, act_flush);
+    KVF_LIST_INIT(&core->flushing, core->rooms, flushing);
     KVF_LIST_INIT(&core->grant_deadlines, core->grants, deadline);
     KVF_LIST_INIT(&core->source_deadlines, core->sources, deadline);
     KVF_LIST_INIT(&core->detaches, core->sources, detach);
@@ -242,6 +244,7 @@ void kvf_core_tick(struct kvf_core *core, uint64_t now_ns)
         }
     }
     kvf_lane_tick(core, now_ns, &due_ns);
+    kvf_flush_tick(core, now_ns, &due_ns);
     kvf_group_tick(core, now_ns, &due_ns);
     kvf_core_due(core, due_ns);
 }
@@ -362,6 +365,7 @@ int kvf_core_next_action(struct kvf_core *core, struct kvf_action *ret_action)
                next_lane_action(core, &core->act_join, KVF_ACT_LANE_JOIN, &a) ||
                next_peer_action(core, &core->act_write, KVF_ACT_WRITE, &a) ||
                next_lane_action(core, &core->act_post, KVF_ACT_POST, &a) ||
+               kvf_flush_next(core, &a) || kvf_flush_next_failure(core, &a) ||
                next_lane_action(core, &core->act_escalate, KVF_ACT_ESCALATE, &a);
     if (!got) {
         uint32_t client = kvf_list_pop(&core->quiet);

@@ -64,6 +64,7 @@ struct kvf_core_config {
     uint64_t liveness_ns;
     uint64_t group_ask_ns; /* a rank that has not settled is asked again this often */
     uint32_t regrants_max; /* new grants a writer of a room gets after fences; 0: none */
+    bool is_self_copied;   /* lanes of this daemon to itself are copied: not by devices */
     char name[KVF_WIRE_NAME_BYTES];
 };
 
@@ -103,6 +104,19 @@ int kvf_core_region_add(struct kvf_core *core, uint32_t client, uint32_t region,
  * the region's first room. key_count up to KVF_WIRE_KEYS_MAX. -KVF_E_UNKNOWN_REGION. */
 int kvf_core_region_keys(struct kvf_core *core, uint32_t client, uint32_t region, uint64_t base,
                          const uint32_t *keys, uint32_t key_count);
+/* Before the region's first room: whose memory it is. If the host does not own it, a sink room with pages of
+ * it drains, and is visible, only after a flush (KVF_ACT_FLUSH); adopted rooms may have waited for it to come.
+ * -KVF_E_UNKNOWN_REGION. */
+int kvf_core_region_ready(struct kvf_core *core, uint64_t now_ns, uint32_t client,
+                          uint32_t region, bool is_device);
+/* No region of this client is to come any more but those of these slots: adopted rooms that would have to be
+ * flushed in others are in quarantine. */
+void kvf_core_regions_whole(struct kvf_core *core, uint32_t client, uint32_t slots);
+/* Answers KVF_ACT_FLUSH, each once; so many are out at a time at most. 0: everything written to that region over those lanes is there. Else a negative
+ * errno: nobody knows. */
+#define KVF_CORE_FLUSHES_MAX 256u
+void kvf_core_flushed(struct kvf_core *core, uint64_t now_ns, uint32_t client, uint32_t slot,
+                      uint64_t generation, int err);
 /* -KVF_E_REGION_BUSY while an undrained room or unproven grant names it, -KVF_E_UNKNOWN_REGION. */
 int kvf_core_region_remove(struct kvf_core *core, uint32_t client, uint32_t region);
 
@@ -152,7 +166,9 @@ struct kvf_core_adopt {
     uint8_t proof;   /* enum kvf_proof, if drained */
     bool is_drained;
     bool is_visible;
-    bool is_quarantined;   /* undrained, and nothing proves the leases of its engine */
+    bool is_quarantined; /* undrained, and nothing proves the leases of its engine */
+    uint16_t
+        device_regions; /* undrained: slots of regions that must be flushed, over every device */
     bool is_group_settled; /* its word waits for no rank */
     uint32_t reason;
     uint32_t detail;
@@ -383,7 +399,10 @@ enum kvf_action_kind {
     KVF_ACT_WRITE,        /* peer: owes bytes; call kvf_core_emit when its socket takes some */
     KVF_ACT_POST,         /* lane: kvf_core_next_post may have something */
     KVF_ACT_CLIENT_QUIET, /* client: is quiet now; its memory may be unmapped */
-    KVF_ACT_ESCALATE,     /* lane: its fence missed the deadline; this worker must be ended */
+    KVF_ACT_ESCALATE, /* this worker must be ended. generation 0: the fence of lane missed its deadline;
+                             else the flush of the room client, slot, generation failed, or missed it */
+    KVF_ACT_FLUSH, /* client, slot, generation: read from .region through each device that a lane in .lanes
+                      (mask of indices, of any peer) may use; answer kvf_core_flushed */
     KVF_ACT_GROUP_KEY, /* client, slot: store (group, key) at this index of what its next worker
                              reads (group 0: nothing), before anything that was asked for later */
 };
@@ -399,6 +418,8 @@ struct kvf_action {
     uint64_t cookie;
     uint64_t session;
     uint32_t group;
+    uint32_t region;
+    uint32_t lanes;
     uint64_t key;
     struct kvf_addr_shm addr;
     struct kvf_lane_end end;
@@ -457,6 +478,8 @@ enum kvf_core_counter {
     KVF_COUNT_GROUP_CLOSED,  /* rooms closed because another rank's ended */
     KVF_COUNT_ROOMS_ADOPTED, /* of an earlier worker, undrained */
     KVF_COUNT_REGRANTS,      /* as sink: new grants in the place of fenced ones */
+    KVF_COUNT_FLUSHES,       /* of a region, for a room with pages in a device's memory */
+    KVF_COUNT_FLUSHES_FAILED,
     KVF_COUNTERS
 };
 enum kvf_core_gauge {
@@ -482,7 +505,7 @@ enum kvf_core_gauge {
 const uint64_t *kvf_core_counters(const struct kvf_core *core); /* KVF_COUNTERS values */
 const uint64_t *kvf_core_gauges(const struct kvf_core *core);   /* KVF_GAUGES values */
 
-/* Sum of the deadlines: usual = liveness + cooperative + fence. The worst part (watchdog, kill) is the
+/* Sum of the deadlines: usual = liveness + cooperative + fence, within which a flush must be over too. The worst part (watchdog, kill) is the
  * supervisor's to add. */
 uint64_t kvf_core_bound_usual_ns(const struct kvf_core_config *config);
 

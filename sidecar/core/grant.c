@@ -133,6 +133,9 @@ void kvf_grants_admit(struct kvf_core *core, uint64_t now_ns, uint32_t peer)
         }
         g->lane_mask = (uint8_t)mask;
         g->is_by_device = false;
+        if (core->rooms[g->room].flush_mask != 0) {
+            core->rooms[g->room].flush_lanes |= (uint8_t)mask;
+        }
         for (uint32_t i = 0; i < KVF_LANES_MAX; i++) {
             if ((mask >> i & 1u) != 0) {
                 struct kvf_lane *lane = &core->lanes[kvf_lane_id(peer, i)];
@@ -427,6 +430,7 @@ static uint32_t reason_from_peer(uint32_t reason)
     case KVF_E_GRANT_LENGTH:
     case KVF_E_LANE_LOST:
     case KVF_E_NO_KEY:
+    case KVF_E_DEVICE_COPY:
         return reason;
     case KVF_E_PEER_ROOM_GONE:
         return KVF_E_PEER_ROOM_GONE;

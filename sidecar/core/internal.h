@@ -8,7 +8,7 @@
  *   region.c  clients, regions, the owner table   runs.c    page lists
  *   group.c   agreement of a request's ranks      group_key.c  keys of ranks
  *   adopt.c   rooms of an earlier worker      operator.c  what operators say and see
- *   remote.c  regions of peers */
+ *   remote.c  regions of peers                flush.c     memory that is not the host's */
 #ifndef KVF_CORE_INTERNAL_H
 #define KVF_CORE_INTERNAL_H
 
@@ -50,6 +50,7 @@ struct kvf_region {
     uint64_t base;       /* devices only: its address to them, and a key per rail */
     uint32_t key_count;
     uint32_t keys[KVF_WIRE_KEYS_MAX];
+    bool is_device; /* not the host's memory: rooms with pages of it are flushed */
     const struct kvf_core_plane *planes;
     uint32_t *owners; /* per page: 0 idle; room index + 1 of a sink; OWNER_READ | readers */
     uint32_t refs;    /* undrained rooms that name it */
@@ -77,6 +78,7 @@ struct kvf_room_rec {
     uint64_t label;
     uint64_t key;
     uint64_t opened_ns;
+    uint64_t flush_end_ns;  /* in the list of rooms whose flush is awaited: its deadline */
     uint64_t wait_since_ns; /* in the bootstrap list: opened, or a grant was lost */
     uint64_t closed_ns;
     uint64_t close_to_drained_ns;
@@ -98,7 +100,12 @@ struct kvf_room_rec {
     bool is_twin;         /* source: refused, another open room has its (label, key) */
     bool was_granted; /* all its peers were there once: what the engine sees never goes back */
     bool waits_again; /* in the bootstrap list for a new grant */
+    bool is_flush_asked;
+    bool is_flush_failed; /* or its region will never come: nothing here proves this room */
     uint8_t past_proof;   /* sink: weakest of the grants that new ones took the place of */
+    uint8_t
+        flush_lanes; /* sink, with a flush to come: lanes that its grants had, of any peer */
+    uint16_t flush_mask;  /* sink: slots of regions that are a device's and not flushed yet */
     uint16_t region_mask; /* slots of the regions referenced */
     uint32_t run_block;   /* sink: page list */
     uint32_t run_count;
@@ -137,6 +144,8 @@ struct kvf_room_rec {
     struct kvf_link bootstrap;   /* open and waiting for a peer, in order of wait_since_ns */
     struct kvf_link publish;
     struct kvf_link leases_close;
+    struct kvf_link act_flush;
+    struct kvf_link flushing; /* its flush is awaited */
 };
 
 struct kvf_piece {
@@ -462,6 +471,8 @@ struct kvf_core {
     uint32_t piece_fresh;
     uint32_t remote_free;
     uint32_t remote_fresh;
+    uint32_t flush_failed; /* room + 1: this worker must be ended */
+    uint32_t flushes_out;
     bool is_tomb_pulled; /* the caller may not have stored it yet */
     uint32_t hold_count;
     struct kvf_hold holds[KVF_CORE_HOLDS_MAX];
@@ -472,6 +483,8 @@ struct kvf_core {
     struct kvf_list bootstrap;       /* rooms */
     struct kvf_list publish;         /* rooms */
     struct kvf_list leases_close;    /* rooms */
+    struct kvf_list act_flush;       /* rooms */
+    struct kvf_list flushing;        /* rooms, a few at a time: walked */
     struct kvf_list grant_deadlines; /* grants */
     struct kvf_list source_deadlines;
     struct kvf_list detaches; /* sources */
@@ -554,6 +567,8 @@ void kvf_room_close(struct kvf_core *core, uint64_t now_ns, uint32_t room,
 void kvf_room_try_drain(struct kvf_core *core, uint64_t now_ns, uint32_t room);
 void kvf_room_publish(struct kvf_core *core, uint32_t room);
 void kvf_room_set_phase(struct kvf_core *core, uint32_t room, enum kvf_phase phase);
+/* It names these slots of regions: they stay until it is drained. */
+void kvf_room_refer(struct kvf_core *core, uint32_t room, uint16_t region_mask);
 void kvf_room_wait_over(struct kvf_core *core,
                         uint32_t room); /* bootstrap deadline no longer runs */
 /* A grant was lost: the bootstrap deadline runs anew, unless it still runs. */
@@ -577,6 +592,17 @@ void kvf_grants_admit(struct kvf_core *core, uint64_t now_ns,
 void kvf_grant_forget(struct kvf_core *core, uint64_t now_ns, uint32_t grant);
 /* Proven everywhere, answered, nothing owed: the record is free, or a new grant's. */
 void kvf_grant_settle(struct kvf_core *core, uint64_t now_ns, uint32_t grant);
+
+/* flush.c: for rooms with a flush to come (flush_mask) */
+/* Whether a closed room has to wait for it; asks for it once everything else of its grants is proven. */
+bool kvf_flush_is_awaited(struct kvf_core *core, uint64_t now_ns, uint32_t room);
+/* One that failed, or that nobody can do: an operator takes its place. */
+void kvf_flush_forget(struct kvf_core *core, uint32_t room);
+/* The peer turned out to be copied to and from: rooms in a device's memory fail. */
+void kvf_flush_refuse_copies(struct kvf_core *core, uint64_t now_ns, uint32_t peer);
+void kvf_flush_tick(struct kvf_core *core, uint64_t now_ns, uint64_t *due_ns);
+bool kvf_flush_next(struct kvf_core *core, struct kvf_action *ret_action);
+bool kvf_flush_next_failure(struct kvf_core *core, struct kvf_action *ret_action);
 
 /* regrant.c: new grants of the sink after a fence */
 /* A lane of this grant broke or is broken here: it is retired, or its room fails. */
@@ -709,6 +735,8 @@ uint32_t kvf_peer_find(const struct kvf_core *core, const struct kvf_addr_shm *a
 bool kvf_addr_is_same(const struct kvf_addr_shm *a, const struct kvf_addr_shm *b);
 uint32_t kvf_peer_for_addr(struct kvf_core *core, uint64_t now_ns,
                            const struct kvf_addr_shm *addr);
+/* Another lane's end of this very worker, between whose regions the daemon copies. */
+bool kvf_peer_is_copied(const struct kvf_core *core, uint32_t peer);
 void kvf_peer_need(struct kvf_core *core, uint64_t now_ns,
                    uint32_t peer); /* connect if not up */
 void kvf_peer_drop(struct kvf_core *core, uint64_t now_ns, uint32_t peer,

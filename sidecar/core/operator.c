@@ -44,6 +44,7 @@ int kvf_core_release(struct kvf_core *core, uint64_t now_ns, uint32_t client, ui
     }
     r->proof = KVF_PROOF_OPERATOR; /* the weakest: no other hides it */
     r->are_leases_idle = true;
+    kvf_flush_forget(core, room);
     kvf_list_remove(&core->leases_close, room);
     kvf_room_set_phase(core, room, KVF_PHASE_CLOSING);
     kvf_room_try_drain(core, now_ns, room);

@@ -426,6 +426,14 @@ static void open_lanes(struct kvf_core *core, uint64_t now_ns, uint32_t peer)
     }
 }
 
+bool kvf_peer_is_copied(const struct kvf_core *core, uint32_t peer)
+{
+    const struct kvf_peer *p = &core->peers[peer];
+    return core->config.is_self_copied && p->state == KVF_PEER_UP &&
+           p->supervisor_id == core->config.supervisor_id &&
+           p->worker_starts == core->config.worker_starts;
+}
+
 void kvf_peer_use_lanes(struct kvf_core *core, uint64_t now_ns, uint32_t peer)
 {
     struct kvf_peer *p = &core->peers[peer];
@@ -453,6 +461,7 @@ static bool on_hello(struct kvf_core *core, uint64_t now_ns, uint32_t peer,
     }
     go_up(core, now_ns, p, &h);
     kvf_hold_check(core, now_ns, peer);
+    kvf_flush_refuse_copies(core, now_ns, peer);
     if (p->is_for_rooms) {
         open_lanes(core, now_ns, peer);
     }

@@ -81,7 +81,8 @@ void kvf_room_close(struct kvf_core *core, uint64_t now_ns, uint32_t room,
     r->outcome = (uint8_t)outcome;
     /* A sink succeeds by END on every lane, behind which nothing of it is on its way: safe to read from here
      * on, though leases may still keep it from being drained. */
-    r->is_visible = outcome == KVF_OUTCOME_SUCCESS && r->role == KVF_ROLE_SINK;
+    r->is_visible =
+        outcome == KVF_OUTCOME_SUCCESS && r->role == KVF_ROLE_SINK && r->flush_mask == 0;
     r->reason = reason;
     r->detail = detail;
     r->closed_ns = now_ns;
@@ -162,6 +163,9 @@ void kvf_room_try_drain(struct kvf_core *core, uint64_t now_ns, uint32_t room)
     struct kvf_room_rec *r = &core->rooms[room];
     if (r->phase == KVF_PHASE_FREE || r->phase == KVF_PHASE_OPEN ||
         r->phase == KVF_PHASE_DRAINED) {
+        return;
+    }
+    if (r->flush_mask != 0 && kvf_flush_is_awaited(core, now_ns, room)) {
         return;
     }
     if (r->unproven_count > 0 || r->leases > 0 || !r->are_leases_idle) {
@@ -413,7 +417,7 @@ static int check_writers(const struct kvf_core_open *open, uint32_t page_count)
     return sum == page_count ? 0 : -KVF_E_PIECE_HOLE;
 }
 
-static void take_region_refs(struct kvf_core *core, uint32_t room, uint16_t mask)
+void kvf_room_refer(struct kvf_core *core, uint32_t room, uint16_t mask)
 {
     uint32_t client = kvf_room_client(core, room);
     for (uint32_t i = 0; i < KVF_REGIONS_PER_CLIENT_MAX; i++) {
@@ -422,6 +426,18 @@ static void take_region_refs(struct kvf_core *core, uint32_t room, uint16_t mask
         }
     }
     core->rooms[room].region_mask |= mask;
+}
+
+static uint16_t device_slots(const struct kvf_core *core, uint32_t client, uint16_t mask)
+{
+    uint16_t slots = 0;
+    for (uint32_t left = mask; left != 0; left &= left - 1u) {
+        uint32_t slot = (uint32_t)__builtin_ctz(left);
+        if (core->clients[client].regions[slot].is_device) {
+            slots |= (uint16_t)(1u << slot);
+        }
+    }
+    return slots;
 }
 
 static int fill_sink(struct kvf_core *core, uint64_t now_ns, uint32_t room,
@@ -449,7 +465,8 @@ static int fill_sink(struct kvf_core *core, uint64_t now_ns, uint32_t room,
     }
     r->owns_pages = true;
     kvf_gauge_add(core, KVF_GAUGE_PAGES_HELD, r->page_count);
-    take_region_refs(core, room, mask);
+    kvf_room_refer(core, room, mask);
+    r->flush_mask = device_slots(core, open->client, mask);
     for (uint32_t i = 0; i < open->writer_count; i++) {
         if (kvf_hold_has_addr(core, &open->writers[i].addr)) {
             return -KVF_E_PEER_HELD;
@@ -457,6 +474,9 @@ static int fill_sink(struct kvf_core *core, uint64_t now_ns, uint32_t room,
         uint32_t peer = kvf_peer_for_addr(core, now_ns, &open->writers[i].addr);
         if (peer == KVF_NONE) {
             return -KVF_E_RESOURCES;
+        }
+        if (r->flush_mask != 0 && kvf_peer_is_copied(core, peer)) {
+            return -KVF_E_DEVICE_COPY;
         }
         err = kvf_grant_create(core, now_ns, room, peer, open->writers[i].start,
                                open->writers[i].count);
@@ -526,7 +546,7 @@ static int fill_source(struct kvf_core *core, uint32_t room, const struct kvf_co
     r->sink_count = open->sink_count;
     r->region = open->region;
     r->aux_region = open->aux_region;
-    take_region_refs(core, room, mask);
+    kvf_room_refer(core, room, mask);
     return 0;
 }
 

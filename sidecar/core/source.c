@@ -264,6 +264,20 @@ static void replace(struct kvf_core *core, uint64_t now_ns, uint32_t past)
     kvf_source_try_end(core, now_ns, past);
 }
 
+/* Its bytes would have to be copied by this process, which can reach neither of them. */
+static bool is_uncopied(const struct kvf_core *core, uint32_t room,
+                        const struct kvf_source_grant *s)
+{
+    const struct kvf_room_rec *r = &core->rooms[room];
+    const struct kvf_client_rec *c = &core->clients[kvf_room_client(core, room)];
+    for (uint32_t left = r->region_mask; left != 0; left &= left - 1u) {
+        if (c->regions[__builtin_ctz(left)].is_device) {
+            return kvf_peer_is_copied(core, s->peer);
+        }
+    }
+    return false;
+}
+
 /* A whole GRANT meets an open room of its label and key. past: the lost grant it follows, or KVF_NONE. */
 static void match(struct kvf_core *core, uint64_t now_ns, uint32_t source, uint32_t room,
                   uint32_t past)
@@ -285,7 +299,8 @@ static void match(struct kvf_core *core, uint64_t now_ns, uint32_t source, uint3
         kvf_source_decline(core, source, lack, 0);
         return;
     }
-    uint32_t refusal = !is_geometry_known(core, room, s) ? KVF_E_GEOMETRY
+    uint32_t refusal = is_uncopied(core, room, s)          ? KVF_E_DEVICE_COPY
+                       : !is_geometry_known(core, room, s) ? KVF_E_GEOMETRY
                        : r->page_count != 0 && r->page_count != s->page_count
                            ? KVF_E_GRANT_LENGTH
                            : 0;

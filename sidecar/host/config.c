@@ -651,6 +651,11 @@ uint64_t kvf_config_room_window(const struct kvf_config *config)
     return config->room_window_bytes < lane ? config->room_window_bytes : lane;
 }
 
+bool kvf_config_moves_device_memory(const struct kvf_config *config)
+{
+    return config->transport == KVF_CONFIG_VERBS;
+}
+
 /* ---- text ----------------------------------------------------------------------------------------- */
 
 static const char *word_of(const struct option *o, uint64_t value)

@@ -94,6 +94,9 @@ uint64_t kvf_config_retries_ms(const struct kvf_config *config);
 uint64_t kvf_config_lane_window(const struct kvf_config *config);
 uint64_t kvf_config_room_window(const struct kvf_config *config);
 
+/* Whether rooms may name memory of devices: its bytes are moved by network devices or not at all. */
+bool kvf_config_moves_device_memory(const struct kvf_config *config);
+
 void kvf_config_help(FILE *out);
 /* One "name = value" line per option, as kvf_config_parse would read it back. The values are the effective
  * ones; behind a window that was lowered stands "   (asked VALUE)". */

@@ -59,6 +59,8 @@ struct kvf_transport_host {
     /* verbs, source side: as kvf_core_remote. */
     bool (*remote_fn)(void *ctx, uint32_t lane, uint32_t remote_region,
                       struct kvf_remote_view *ret_view);
+    /* verbs: answers kvf_verbs_flush, from within poll. As kvf_core_flushed; cookie names the room. */
+    void (*flushed_fn)(void *ctx, uint64_t cookie, int err);
     /* The time of this turn, monotonic. Asked by transports that pace by themselves (local), and only if
      * lane_rate_bytes is set; may be NULL otherwise. A question, like place_fn and region_fn. */
     uint64_t (*now_fn)(void *ctx);
@@ -218,6 +220,11 @@ int kvf_verbs_register(struct kvf_transport *t, void *base, uint64_t bytes, int 
 /* 0: no device reaches that memory any more. Else -errno: it still may, the memory stays as it is, and
  * unmapping it proves nothing. Helper thread, before close. */
 int kvf_verbs_unregister(struct kvf_transport *t, struct kvf_verbs_memory *memory);
+/* The visibility step of memory that the host does not own: reads its last byte through every rail that a lane
+ * with its index in `lanes` uses, on a queue pair of the rail to itself. When the reads are back, what those
+ * rails wrote to that memory before is there. 0: flushed_fn follows from a later poll, once, with 0 or -errno.
+ * -errno: it never does. The memory must stay registered until then. Loop thread. */
+int kvf_verbs_flush(const struct kvf_verbs_memory *memory, uint32_t lanes, uint64_t cookie);
 /* What peers need: the address of its first byte, and a key per rail. Any thread. */
 void kvf_verbs_keys(const struct kvf_verbs_memory *memory, uint64_t *ret_base,
                     uint32_t ret_keys[KVF_RAILS_MAX], uint32_t *ret_key_count);

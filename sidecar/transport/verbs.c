@@ -127,6 +127,7 @@ int kvf_verbs_create(const struct kvf_transport_config *config,
     v->lib = lib;
     v->mark_head = KVF_NONE;
     v->mark_tail = KVF_NONE;
+    kvf_verbs_flushes_init(v);
     v->posted = (struct kvf_verbs_ages){.head = KVF_NONE, .tail = KVF_NONE};
     v->reaping = v->posted;
     int rc = allocate(v);
@@ -505,6 +506,7 @@ static void lane_job_back(struct kvf_verbs *v, struct kvf_verbs_lane *lane)
         return;
     case KVF_VERBS_CQ_DESTROY:
     case KVF_VERBS_LOOK:
+    case KVF_VERBS_MAKE_FLUSHER:
         assert(false); /* never a lane's */
     }
     if (lane->state == KVF_VERBS_FENCING) {
@@ -528,6 +530,8 @@ static uint64_t take_jobs(struct kvf_verbs *v)
             lane_job_back(v, job->lane);
         } else if (job->work == KVF_VERBS_LOOK) {
             kvf_verbs_look_back(v, &v->rails[job->rail]);
+        } else if (job->work == KVF_VERBS_MAKE_FLUSHER) {
+            kvf_verbs_flusher_back(v, &v->rails[job->rail]);
         } else if (job->err == 0) {
             *job->cq = (struct kvf_verbs_cq){.rail = job->rail};
         } /* a queue that cannot be destroyed keeps its place */
@@ -589,6 +593,9 @@ static uint64_t verbs_poll(struct kvf_transport *t)
     v->now_ns = now_ns > v->now_ns ? now_ns : v->now_ns;
     uint64_t moved = take_jobs(v);
     moved += kvf_verbs_poll_cqs(v);
+    if (v->flush_count > 0) {
+        moved += kvf_verbs_flush_poll(v);
+    }
     check_ages(v);
     /* Lanes marked on the way wait for the next poll: one turn each. */
     for (uint32_t left = v->mark_count; left > 0; left--) {
@@ -600,7 +607,7 @@ static uint64_t verbs_poll(struct kvf_transport *t)
 uint64_t kvf_verbs_due_ns(const struct kvf_transport *t)
 {
     const struct kvf_verbs *v = kvf_const_verbs_of(t);
-    if (v->mark_count > 0) {
+    if (v->mark_count > 0 || kvf_verbs_flush_is_ready(v)) {
         return 0;
     }
     uint64_t stalled_ns = age_due_ns(v, &v->posted, v->verbs.stall_ns);
@@ -643,8 +650,11 @@ bool kvf_verbs_may_sleep(struct kvf_transport *t)
             }
         }
     }
+    if (!kvf_verbs_flush_arm(v)) {
+        return false;
+    }
     /* What came before a queue was armed wakes nobody: it is found here. */
-    return verbs_poll(t) == 0 && v->mark_count == 0;
+    return verbs_poll(t) == 0 && v->mark_count == 0 && !kvf_verbs_flush_is_ready(v);
 }
 
 /* ---- the rest of the table ------------------------------------------------------------------------------ */

@@ -61,6 +61,7 @@ enum kvf_verbs_work {
     KVF_VERBS_DESTROY,
     KVF_VERBS_CQ_DESTROY,
     KVF_VERBS_LOOK, /* at the rail's addresses */
+    KVF_VERBS_MAKE_FLUSHER,
 };
 
 struct kvf_verbs;
@@ -98,8 +99,38 @@ struct kvf_verbs_cq {
     struct kvf_verbs_job job;
 };
 
+/* Reads of device memory that one rail has been asked for: [head, posted) are the device's, [posted, tail) wait.
+ * Never more than there are requests. */
+#define KVF_VERBS_FLUSHES_MAX 256u /* a power of two */
+enum kvf_verbs_flusher_state {
+    KVF_VERBS_FLUSHER_NONE = 0,
+    KVF_VERBS_FLUSHER_MAKING, /* helper */
+    KVF_VERBS_FLUSHER_UP,
+    KVF_VERBS_FLUSHER_BROKEN, /* made again once nothing is out */
+};
+struct kvf_verbs_flusher {
+    uint8_t state;
+    uint8_t landing;   /* what is read goes here, and nobody looks at it */
+    struct ibv_mr *mr; /* of that byte; made by the first job */
+    struct kvf_verbs_cq cq;
+    struct kvf_verbs_job job; /* the queue pair is in it */
+    uint32_t head;
+    uint32_t posted;
+    uint32_t tail;
+    uint16_t queue[KVF_VERBS_FLUSHES_MAX]; /* of requests */
+};
+
+struct kvf_verbs_flush {
+    const struct kvf_verbs_memory *memory;
+    uint64_t cookie;
+    uint32_t rails; /* mask: not answered yet */
+    uint32_t next;  /* free list */
+    int err;
+};
+
 struct kvf_verbs_rail {
     uint32_t idx;
+    struct kvf_verbs_flusher flusher;
     struct ibv_context *context;
     struct ibv_pd *pd;
     struct ibv_comp_channel *channel;
@@ -199,6 +230,9 @@ struct kvf_verbs {
     struct kvf_verbs_ages posted; /* lanes that wait for completions, the longest first */
     struct kvf_verbs_ages reaping;
     struct kvf_verbs_counts counts;
+    uint32_t flush_count; /* asked for and not told */
+    uint32_t flush_free;
+    struct kvf_verbs_flush flushes[KVF_VERBS_FLUSHES_MAX];
     struct ibv_send_wr wrs[KVF_VERBS_LIST_MAX];
     struct ibv_sge sges[KVF_VERBS_LIST_MAX][KVF_VERBS_SGES_MAX];
 };
@@ -285,6 +319,14 @@ bool kvf_verbs_has_posts(const struct kvf_verbs *v, const struct kvf_verbs_lane 
 void kvf_verbs_tell_completed(struct kvf_verbs *v, struct kvf_verbs_lane *lane);
 /* Tells all that is left, in order: no queue pair exists any more. */
 void kvf_verbs_complete_all(struct kvf_verbs *v, struct kvf_verbs_lane *lane);
+
+/* verbs_flush.c */
+void kvf_verbs_flushes_init(struct kvf_verbs *v);
+uint64_t kvf_verbs_flush_poll(struct kvf_verbs *v);
+bool kvf_verbs_flush_is_ready(const struct kvf_verbs *v); /* poll has something to do for one */
+bool kvf_verbs_flush_arm(struct kvf_verbs *v);
+void kvf_verbs_flusher_back(struct kvf_verbs *v, struct kvf_verbs_rail *rail);
+void kvf_verbs_flusher_close(struct kvf_verbs *v, struct kvf_verbs_rail *rail);
 
 /* verbs_poll.c: one round over all completion queues. How many completions. */
 uint64_t kvf_verbs_poll_cqs(struct kvf_verbs *v);

@@ -8,7 +8,9 @@ int kvf_verbs_register(struct kvf_transport *t, void *base, uint64_t bytes, int 
                        uint64_t dmabuf_off, struct kvf_verbs_memory **ret_memory)
 {
     struct kvf_verbs *v = kvf_verbs_of(t);
-    int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+    /* Only a flush reads, and only what is not the host's: no queue pair of a lane allows it. */
+    int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+                 (dmabuf_fd < 0 ? 0 : IBV_ACCESS_REMOTE_READ);
     struct kvf_verbs_memory *memory = calloc(1, sizeof(*memory));
     if (memory == NULL) {
         return -ENOMEM;

@@ -109,7 +109,9 @@ static int to_init(const struct kvf_verbs_job *job)
     memset(&attr, 0, sizeof(attr));
     attr.qp_state = IBV_QPS_INIT;
     attr.port_num = (uint8_t)job->verbs->verbs.port;
-    attr.qp_access_flags = job->is_sink ? IBV_ACCESS_REMOTE_WRITE : 0;
+    attr.qp_access_flags = job->lane == NULL ? IBV_ACCESS_REMOTE_READ
+                           : job->is_sink    ? IBV_ACCESS_REMOTE_WRITE
+                                             : 0;
     return modify(job, &attr,
                   IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
 }
@@ -160,7 +162,8 @@ static int to_rtr(struct kvf_verbs_job *job)
     attr.path_mtu = mtu_code(mtu);
     attr.dest_qp_num = peer->qpn;
     attr.rq_psn = peer->psn;
-    attr.max_dest_rd_atomic = 1; /* none is ever made; some devices refuse 0 */
+    attr.max_dest_rd_atomic =
+        1; /* flushes are reads; lanes make none, and some devices refuse 0 */
     attr.min_rnr_timer = RNR_TIMER;
     attr.ah_attr.port_num = (uint8_t)verbs->port;
     attr.ah_attr.sl = verbs->service_level;
@@ -291,6 +294,37 @@ static int destroy(struct kvf_verbs_job *job)
     return 0;
 }
 
+/* A queue pair that is connected to itself, in the place of one that broke. */
+static int make_flusher(struct kvf_verbs_job *job)
+{
+    struct kvf_verbs_flusher *f = &rail_of(job)->flusher;
+    int rc = job->qp != NULL ? destroy(job) : 0;
+    if (rc == 0 && f->mr == NULL) {
+        f->mr = job->verbs->lib->reg_mr(rail_of(job)->pd, &f->landing, sizeof(f->landing),
+                                        IBV_ACCESS_LOCAL_WRITE);
+        rc = f->mr == NULL ? -ENOMEM : 0;
+    }
+    if (rc == 0) {
+        rc = describe(job);
+    }
+    if (rc == 0) {
+        rc = make_cq(job);
+    }
+    if (rc == 0) {
+        rc = create_fresh(job);
+    }
+    if (rc != 0) {
+        return rc;
+    }
+    job->end.qpn = job->qp->qp_num;
+    job->peer = job->end;
+    rc = to_init(job);
+    if (rc == 0) {
+        rc = to_rtr(job);
+    }
+    return rc == 0 ? to_rts(job) : rc;
+}
+
 static int destroy_cq(const struct kvf_verbs_job *job)
 {
     int rc = job->verbs->lib->destroy_cq(job->cq->cq);
@@ -337,6 +371,9 @@ void kvf_verbs_work(struct kvf_job *base)
         break;
     case KVF_VERBS_LOOK:
         job->err = look(job);
+        break;
+    case KVF_VERBS_MAKE_FLUSHER:
+        job->err = make_flusher(job);
         break;
     }
 }

@@ -223,6 +223,7 @@ void kvf_verbs_rails_close(struct kvf_verbs *v)
 {
     for (uint32_t i = 0; i < v->rail_count; i++) {
         struct kvf_verbs_rail *rail = &v->rails[i];
+        kvf_verbs_flusher_close(v, rail);
         for (uint32_t j = 0; j < rail->cq_count; j++) {
             if (rail->cqs[j].cq != NULL) {
                 (void)v->lib->destroy_cq(rail->cqs[j].cq);
@@ -351,7 +352,10 @@ static void on_event(struct kvf_verbs *v, struct kvf_verbs_rail *rail,
     case IBV_EVENT_QP_REQ_ERR:
     case IBV_EVENT_QP_ACCESS_ERR:
     case IBV_EVENT_PATH_MIG_ERR:
-        kvf_verbs_lose(v, event->element.qp->qp_context, EIO);
+        if (event->element.qp->qp_context !=
+            NULL) { /* else a flusher: its completions say it */
+            kvf_verbs_lose(v, event->element.qp->qp_context, EIO);
+        }
         break;
     case IBV_EVENT_CQ_ERR:
         break_cq(v, event->element.cq->cq_context);

@@ -70,6 +70,13 @@ static void print_codes(void)
     NUMBER(KVF_E_GROUP_RANK_TAKEN);
     NUMBER(KVF_E_GROUP_CLOSED);
     NUMBER(KVF_E_GROUP_TOMBSTONES);
+    NUMBER(KVF_E_PEER_HELD);
+    NUMBER(KVF_E_NO_KEY);
+    NUMBER(KVF_E_DEVICE_MEMORY);
+    NUMBER(KVF_E_HOST_MEMORY_ONLY);
+    NUMBER(KVF_E_NO_DMABUF);
+    NUMBER(KVF_E_DMABUF_REFUSED);
+    NUMBER(KVF_E_DEVICE_COPY);
 }
 
 static void print_numbers(void)
@@ -88,6 +95,8 @@ static void print_numbers(void)
     NUMBER(KVF_WORKER_GONE);
     NUMBER(KVF_ENGINE_GONE);
     NUMBER(KVF_OPERATOR);
+    NUMBER(KVF_MEMORY_HOST);
+    NUMBER(KVF_MEMORY_DMABUF);
     NUMBER(KVF_KIND_CPU);
     NUMBER(KVF_KIND_GPU);
     NUMBER(KVF_KIND_DIRECT_IO);
@@ -134,6 +143,7 @@ static void print_structs_of_attach_and_memory(void)
     FIELD(kvf_region_opts, planes);
     FIELD(kvf_region_opts, plane_count);
     FIELD(kvf_region_opts, timeout_ms);
+    FIELD(kvf_region_opts, memory);
     FIELD(kvf_region_opts, pad_);
 }
 

@@ -170,6 +170,7 @@ static void do_region_add(struct fake_daemon *fake, const struct kvf_region_req 
     struct fake_region *region = &fake->regions[slot];
     region->handle = fd_count == 2 ? req->region : ++fake->region_epoch << 8 | slot;
     region->page_count = req->page_count;
+    region->memory = req->h.bytes == sizeof *req ? req->memory : KVF_REGION_MEMORY_HOST;
     region->memory_fd = fds[0];
     region->ledger_fd = fd_count == 2 ? fds[1] : make_ledger(req->page_count, region->handle);
     fds[0] = -1;

@@ -21,6 +21,7 @@ struct fake_region {
     uint32_t handle;
     int memory_fd;
     int ledger_fd;
+    uint32_t memory; /* as the library said */
     uint64_t page_count;
 };
 

@@ -173,7 +173,8 @@ struct pair *pair_new(const struct pair_options *options)
                                          .fence_ns = 2000 * PAIR_MS,
                                          .liveness_ns = 1250 * PAIR_MS,
                                          .group_ask_ns = 250 * PAIR_MS,
-                                         .regrants_max = o->has_no_regrants ? 0 : 3};
+                                         .regrants_max = o->has_no_regrants ? 0 : 3,
+                                         .is_self_copied = o->is_self_copied};
     for (uint32_t d = 0; d < o->daemons; d++) {
         p->daemons[d].placement = o->placement;
         p->daemons[d].supervisor_id = 1000 + d;
@@ -206,6 +207,7 @@ static void end_core(struct pair *p, uint32_t daemon)
     memset(d->wants_connect, 0, sizeof d->wants_connect);
     memset(d->wants_write, 0, sizeof d->wants_write);
     memset(d->fences, 0, sizeof d->fences);
+    d->flushes_out = 0;
 }
 
 void pair_kill(struct pair *p, uint32_t daemon)
@@ -322,6 +324,9 @@ static void take_action(struct pair *p, uint32_t daemon, const struct kvf_action
         return;
     case KVF_ACT_GROUP_KEY:
         pair_group_keep(p, daemon, a);
+        return;
+    case KVF_ACT_FLUSH:
+        pair_room_flush(p, daemon, a);
         return;
     case KVF_ACT_ESCALATE:
         d->escalations++;

@@ -29,6 +29,7 @@
 #define PAIR_CONNS_MAX 64u
 #define PAIR_STREAMS_MAX 128u
 #define PAIR_PEERS 12u
+#define PAIR_FLUSHES_MAX KVF_CORE_FLUSHES_MAX
 #define PAIR_PAGE_BYTES 4096u
 #define PAIR_LANES KVF_LANES_MAX
 /* Handles of the regions every daemon has for each client. */
@@ -59,6 +60,7 @@ struct pair_room {
     bool is_lost;        /* its daemon was killed */
     bool is_bound_off;   /* a lease of a living engine is not in the bound */
     bool are_leases_closed;
+    bool is_flushed; /* in a device's memory: the last flush was answered, and with success */
     uint32_t cpu, gpu, direct_io; /* external leases out */
     int rc;                       /* of the open call */
     struct kvf_writer_shm writers[KVF_PEERS_PER_ROOM_MAX];
@@ -87,6 +89,7 @@ struct pair_page {
 struct pair_region {
     uint32_t handle; /* 0: not registered */
     uint32_t page_count;
+    bool is_device;
     uint32_t *owners; /* the core's */
     uint64_t base;    /* queue pairs: as devices know it, with this key at rail 0 */
     uint32_t key;
@@ -121,9 +124,13 @@ struct pair_daemon {
     bool is_frozen;
     bool is_raw; /* no core: the test speaks for it */
     bool is_unreachable;
-    bool hold_connects; /* CONNECT stays open until pair_connect_now */
-    bool hold_fences;   /* a fence returns only at pair_fences_return */
-    bool hold_ready;    /* a queue pair is being made until pair_ready_now */
+    bool hold_connects;   /* CONNECT stays open until pair_connect_now */
+    bool hold_fences;     /* a fence returns only at pair_fences_return */
+    bool hold_flushes;    /* ... and a flush is answered at pair_flushes_answer */
+    bool hold_ready;      /* a queue pair is being made until pair_ready_now */
+    uint32_t flushes;     /* asked for so far ... */
+    uint32_t flushes_out; /* ... and not answered */
+    struct kvf_action flush_out[PAIR_FLUSHES_MAX];
     uint8_t placement;
     uint32_t worker_starts;
     uint64_t supervisor_id;
@@ -236,6 +243,7 @@ struct pair_options {
     bool are_queue_pairs; /* the lanes; placement is posted */
     uint32_t rails;       /* 1: lane i uses rail i modulo this */
     uint32_t remotes_max; /* 32 */
+    bool is_self_copied;
 };
 
 struct pair {
@@ -344,6 +352,11 @@ void pair_client_add(struct pair *p, uint32_t daemon, uint32_t client);
 void pair_region_add(struct pair *p, uint32_t daemon, uint32_t client, uint32_t handle,
                      uint32_t page_count, uint32_t page_bytes);
 int pair_region_remove(struct pair *p, uint32_t daemon, uint32_t client, uint32_t handle);
+/* From now on, before its first room, it is memory of a device. */
+void pair_region_device(struct pair *p, uint32_t daemon, uint32_t client, uint32_t handle);
+/* Answers every flush that is out. */
+void pair_flushes_answer(struct pair *p, uint32_t daemon, int err);
+void pair_room_flush(struct pair *p, uint32_t daemon, const struct kvf_action *action);
 void pair_client_close(struct pair *p, uint32_t daemon, uint32_t client, uint32_t reason);
 void pair_client_reaped(struct pair *p, uint32_t daemon, uint32_t client);
 void pair_client_remove(struct pair *p, uint32_t daemon, uint32_t client);

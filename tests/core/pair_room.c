@@ -191,6 +191,19 @@ static void source_drained(struct pair *p, struct pair_room *r)
     }
 }
 
+/* Somewhere in it: pages that only a flush makes visible, and idle. */
+static bool is_in_device(struct pair *p, const struct pair_room *r)
+{
+    for (uint32_t i = 0; r->is_sink && i < r->page_count; i++) {
+        const struct pair_region *reg =
+            pair_region_of(p, r->daemon, r->client, r->pages[i].region);
+        if (reg != NULL && reg->is_device) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void check_word(struct pair *p, const struct pair_room *r, uint64_t word)
 {
     uint64_t old = r->view.word;
@@ -215,7 +228,8 @@ static void check_word(struct pair *p, const struct pair_room *r, uint64_t word)
         pair_fail(p, "phase %d with proof %d", (int)phase, (int)kvf_word_proof(word));
     }
     bool is_success = phase == KVF_PHASE_DRAINED && outcome == KVF_OUTCOME_SUCCESS;
-    bool is_whole = outcome == KVF_OUTCOME_SUCCESS && r->is_sink;
+    bool is_whole =
+        outcome == KVF_OUTCOME_SUCCESS && r->is_sink && (r->is_flushed || !is_in_device(p, r));
     if (((word & KVF_WORD_VISIBLE) != 0) != is_whole ||
         (kvf_word_poll(word) == KVF_STATE_SUCCESS) != is_success ||
         (kvf_word_poll(word) == KVF_STATE_FAILED) !=
@@ -229,6 +243,11 @@ static void check_drained(struct pair *p, const struct pair_room *r)
     bool is_reaped = p->daemons[r->daemon].clients[r->client].is_reaped;
     if (!r->are_leases_closed || r->gpu + r->direct_io > 0 || (r->cpu > 0 && !is_reaped)) {
         pair_fail(p, "drained under an external lease");
+    }
+    if (is_in_device(p, r) && !r->is_flushed &&
+        kvf_word_proof(r->view.word) != KVF_PROOF_NEVER_POSTED &&
+        kvf_word_proof(r->view.word) != KVF_PROOF_OPERATOR) {
+        pair_fail(p, "drained before its pages were flushed");
     }
     if (r->view.unproven != 0) {
         pair_fail(p, "drained with %u (grant, lane) pairs shown as unproven", r->view.unproven);
@@ -276,6 +295,56 @@ void pair_room_reaped(struct pair *p, struct pair_room *r, uint64_t word)
         r->drained_ns = p->now_ns;
         r->is_bound_off = true;
     }
+}
+
+/* ---- memory of devices ---- */
+
+void pair_region_device(struct pair *p, uint32_t daemon, uint32_t client, uint32_t handle)
+{
+    struct pair_daemon *d = &p->daemons[daemon];
+    pair_region_of(p, daemon, client, handle)->is_device = true;
+    if (kvf_core_region_ready(d->core, pair_clock(p, daemon), client, handle, true) != 0) {
+        pair_fail(p, "no region to make a device's");
+    }
+    pair_drain(p, daemon);
+}
+
+static void answer_flush(struct pair *p, uint32_t daemon, const struct kvf_action *a, int err)
+{
+    struct pair_daemon *d = &p->daemons[daemon];
+    struct pair_room *r = d->clients[a->client].slots[a->slot];
+    if (r != NULL && r->generation == a->generation) {
+        r->is_flushed = err == 0;
+    }
+    kvf_core_flushed(d->core, pair_clock(p, daemon), a->client, a->slot, a->generation, err);
+}
+
+void pair_room_flush(struct pair *p, uint32_t daemon, const struct kvf_action *a)
+{
+    struct pair_daemon *d = &p->daemons[daemon];
+    const struct pair_region *reg = pair_region_of(p, daemon, a->client, a->region);
+    if (reg == NULL || !reg->is_device || a->lanes == 0 || d->flushes_out == PAIR_FLUSHES_MAX) {
+        pair_fail(p, "a flush of region %#x over lanes %#x", a->region, a->lanes);
+    }
+    d->flushes++;
+    if (d->hold_flushes) {
+        d->flush_out[d->flushes_out++] = *a;
+    } else {
+        answer_flush(p, daemon, a, 0);
+    }
+}
+
+void pair_flushes_answer(struct pair *p, uint32_t daemon, int err)
+{
+    struct pair_daemon *d = &p->daemons[daemon];
+    struct kvf_action out[PAIR_FLUSHES_MAX];
+    uint32_t count = d->flushes_out;
+    memcpy(out, d->flush_out, count * sizeof out[0]);
+    d->flushes_out = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        answer_flush(p, daemon, &out[i], err);
+    }
+    pair_drain(p, daemon);
 }
 
 /* ---- leases ---------------------------------------------------------------------------------------- */

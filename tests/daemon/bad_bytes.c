@@ -484,6 +484,43 @@ static void bad_requests(void)
     stop();
 }
 
+/* Memory that is said to be a device's, by a client that does not look itself. */
+static void device_memory(void)
+{
+    static const struct {
+        uint32_t memory;
+        uint32_t cut_bytes;
+        uint32_t code;
+    } requests[] = {{KVF_REGION_MEMORY_DMABUF, 0, KVF_E_NO_DMABUF},
+                    {KVF_REGION_MEMORY_COUNT, 0, KVF_E_PROTOCOL},
+                    /* An older library's packet has no such field. */
+                    {KVF_REGION_MEMORY_DMABUF, 8, 0}};
+    start();
+    for (size_t i = 0; i < sizeof requests / sizeof requests[0]; i++) {
+        struct hostile *h = hostile_start(decode, &geometry);
+        struct kvf_attach_rep rep = {.code = 0};
+        struct kvf_region_req *req = calloc(1, sizeof *req);
+        CHECK(req != NULL, "no memory");
+        req->h.op = KVF_REQ_REGION_ADD;
+        req->plane_count = 1;
+        req->page_count = 4;
+        req->memory_bytes = 65536;
+        req->planes[0].stride = 8192;
+        req->planes[0].page_bytes = 8192;
+        req->memory = requests[i].memory;
+        kvf_pool *pool = pool_make(65536);
+        int op = hostile_request(h, req, (uint32_t)sizeof *req - requests[i].cut_bytes,
+                                 kvf_pool_fd(pool), &rep);
+        CHECK_IS(op, requests[i].code == 0 ? KVF_REP_REGION : KVF_REP_REFUSED, "answer");
+        CHECK_IS(rep.code, requests[i].code, "code");
+        CHECK(rep.code == 0 || rep.text[0] != '\0', "no sentence");
+        hostile_end(h);
+        kvf_pool_destroy(pool);
+        free(req);
+    }
+    stop();
+}
+
 int main(int argc, char **argv)
 {
     static const struct test_case cases[] = {
@@ -502,6 +539,7 @@ int main(int argc, char **argv)
         {"h36_an_abort_that_is_looked_at_before_its_open_is_read_is_not_lost", early_abort, 0},
         {"h22_a_spoiled_doorbell_blocks_nobody", spoiled_doorbell, 0},
         {"bad_requests_on_the_socket_are_refused", bad_requests, 0},
+        {"memory_that_is_no_dma_buf_is_not_taken_for_a_devices", device_memory, 0},
         {NULL, NULL, 0}};
     return test_main(argc, argv, cases, NULL);
 }

@@ -110,6 +110,7 @@ struct fake_mr {
     uint64_t iova;
     unsigned char *ptr;
     uint64_t bytes;
+    int access;
     bool is_mapped; /* by us: a dma-buf */
 };
 

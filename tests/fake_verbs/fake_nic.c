@@ -204,7 +204,7 @@ static bool gather(const struct fake_qp *qp, const struct fake_wr *wr, uint64_t 
 
 static bool is_marker(enum ibv_wr_opcode opcode)
 {
-    return opcode != IBV_WR_RDMA_WRITE;
+    return opcode != IBV_WR_RDMA_WRITE && opcode != IBV_WR_RDMA_READ;
 }
 
 /* One packet of the work request at `sending`. False: memory that is not registered. */
@@ -228,7 +228,9 @@ static bool send_packet(struct fake_qp *qp, const struct fake_wr *wr)
     }
     uint64_t leaves_ns = qp->leaves_ns > fake.now_ns ? qp->leaves_ns : fake.now_ns;
     qp->leaves_ns = leaves_ns + fake.knobs.packet_ns;
-    if (packet->to == NULL || fake.knobs.loses_data) {
+    bool is_lost =
+        fake.knobs.loses_data || (wr->opcode == IBV_WR_RDMA_READ && fake.knobs.loses_reads);
+    if (packet->to == NULL || is_lost) {
         packet_free(packet);
     } else {
         fake_packet_add(packet, leaves_ns + fake.knobs.delay_ns);
@@ -409,6 +411,31 @@ static void refuse(struct fake_qp *qp, uint32_t psn)
     fake_qp_to_err(qp);
 }
 
+/* Pushes ahead of it whatever this device still has on its way into memory. What is read nobody looks at, so the
+ * answer is that of a write. */
+static void on_read(struct fake_qp *qp, const struct fake_packet *packet)
+{
+    const struct fake_mr *mr =
+        fake_mr_find(qp->device, packet->rkey, packet->addr, packet->bytes);
+    bool is_allowed = mr != NULL && (mr->access & IBV_ACCESS_REMOTE_READ) != 0 &&
+                      (qp->access & IBV_ACCESS_REMOTE_READ) != 0;
+    if (!is_allowed || fake.knobs.reads_refused > 0) {
+        fake.knobs.reads_refused -= is_allowed ? 1u : 0u;
+        refuse(qp, packet->psn);
+        return;
+    }
+    for (uint32_t i = FAKE_FIRST_QPN; i < FAKE_QPS; i++) {
+        struct fake_qp *other = qp->device->qps[i];
+        if (other != NULL) {
+            fake_land(other, other->state == IBV_QPS_RTR || other->state == IBV_QPS_RTS);
+        }
+    }
+    qp->expected_psn = (qp->expected_psn + 1u) & 0xffffffu;
+    fake.counts.reads++;
+    fake.counts.last_read_addr = packet->addr;
+    answer(qp, FAKE_ACK, qp->expected_psn);
+}
+
 static void on_request(struct fake_qp *qp, struct fake_packet *packet)
 {
     fake_land(qp, qp->state == IBV_QPS_RTR || qp->state == IBV_QPS_RTS);
@@ -419,6 +446,10 @@ static void on_request(struct fake_qp *qp, struct fake_packet *packet)
             fake.counts.duplicates++;
             answer(qp, FAKE_ACK, qp->expected_psn);
         }
+        return;
+    }
+    if (packet->opcode == IBV_WR_RDMA_READ) {
+        on_read(qp, packet);
         return;
     }
     bool takes_receive = packet->is_last && is_marker(packet->opcode);
@@ -565,7 +596,7 @@ static int take_send(struct fake_qp *qp, const struct ibv_send_wr *wr)
     }
     fake.counts.signalled += own->is_signalled ? 1u : 0u;
     fake.counts.markers += is_marker(own->opcode) ? 1u : 0u;
-    fake.counts.writes += is_marker(own->opcode) ? 0u : 1u;
+    fake.counts.writes += own->opcode == IBV_WR_RDMA_WRITE ? 1u : 0u;
     fake.counts.pieces += own->sge_count;
     if (own->bytes > fake.counts.largest_write) {
         fake.counts.largest_write = own->bytes;

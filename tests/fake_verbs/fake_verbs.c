@@ -277,9 +277,9 @@ static struct fake_mr *mr_new(struct ibv_pd *pd, uint64_t iova, void *ptr, uint6
 
 static struct ibv_mr *reg_mr(struct ibv_pd *pd, void *base, size_t bytes, int access)
 {
-    (void)access;
     lock();
     struct fake_mr *mr = mr_new(pd, (uint64_t)(uintptr_t)base, base, bytes);
+    mr->access = access;
     unlock();
     return &mr->ibv;
 }
@@ -287,7 +287,6 @@ static struct ibv_mr *reg_mr(struct ibv_pd *pd, void *base, size_t bytes, int ac
 static struct ibv_mr *reg_dmabuf_mr(struct ibv_pd *pd, uint64_t off, size_t bytes,
                                     uint64_t iova, int fd, int access)
 {
-    (void)access;
     lock();
     bool is_taken = fake.knobs.takes_dmabuf;
     struct fake_mr *mr = NULL;
@@ -295,6 +294,7 @@ static struct ibv_mr *reg_dmabuf_mr(struct ibv_pd *pd, uint64_t off, size_t byte
         void *ptr = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)off);
         assert(ptr != MAP_FAILED);
         mr = mr_new(pd, iova, ptr, bytes);
+        mr->access = access;
         mr->is_mapped = true;
     }
     unlock();

@@ -41,6 +41,8 @@ struct fake_knobs {
     uint32_t completions_lost; /* so many completions find their queue full */
     uint32_t muted_qpn;        /* its completions are never written */
     bool takes_dmabuf;         /* else EOPNOTSUPP */
+    bool loses_reads;          /* RDMA reads vanish */
+    uint32_t reads_refused;    /* so many are answered with a NAK */
     uint32_t deregs_refused;   /* EINVAL, as with a window bound */
     uint32_t cq_slots_max;     /* what query_device says; 0: many */
     bool is_gated; /* modifies, creates and destroys of queue pairs wait in the middle */
@@ -61,6 +63,8 @@ struct fake_counts {
     uint64_t gated; /* calls that wait at the gate now */
     uint64_t retries;
     uint64_t refusals_for_want_of_receives;
+    uint64_t reads; /* that were answered */
+    uint64_t last_read_addr;
     uint64_t qps_made;
     uint64_t objects; /* that exist now: queues, pairs, registrations, domains */
 };

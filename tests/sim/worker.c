@@ -482,6 +482,9 @@ static void act(struct sim_world *w, struct sim_host *h, const struct kvf_action
         h->clients[a->client].keys[a->slot].group = a->group;
         h->clients[a->client].keys[a->slot].key = a->key;
         return;
+    case KVF_ACT_FLUSH:
+        sim_fail(w, SIM_NOT_CLEAN, SIM_NO_ROOM, SIM_NO_ROOM, "h%u flushes host memory", h->idx);
+        return;
     case KVF_ACT_ESCALATE:
         sim_note(w, SIM_ESCALATE, h->idx, SIM_NO_ROOM, SIM_NO_ROOM, a->lane, a->epoch);
         w->figures.escalations++;

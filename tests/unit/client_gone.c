@@ -104,6 +104,29 @@ Test(client_gone, rooms_read_as_drained_in_poll_and_ledger_alike)
     world_end(&w);
 }
 
+/* What a device wrote into another one's memory may be under way still when both processes are gone. */
+Test(client_gone, room_with_pages_of_a_device_waits_for_the_next_daemon)
+{
+    struct world w;
+    world_begin(&w);
+    kvf_room host = world_sink(&w, 0, 1);
+    kvf_room device = world_sink(&w, 1, 1);
+    fake_open(&w.fake, host, KVF_STATE_TRANSFERRING);
+    fake_open(&w.fake, device, KVF_STATE_TRANSFERRING);
+    atomic_store(&w.client->cold.segment.intents[fake_slot(device)].device_regions, 1);
+    fake_supervisor_kill(&w.fake);
+    fake_worker_kill(&w.fake);
+    cr_assert_eq(kvf_daemon_check(w.client), -KVF_E_DAEMON_GONE);
+    cr_assert_eq(kvf_drained(w.client, host), KVF_WORKER_GONE);
+    cr_assert_eq(kvf_drained(w.client, device), -EAGAIN);
+    cr_assert_eq(kvf_poll(w.client, device), KVF_TRANSFERRING);
+    cr_assert_eq(kvf_visible(w.client, device), 0);
+    cr_assert_eq(world_is_idle(&w, 0), 1);
+    cr_assert_eq(world_is_idle(&w, 1), 0);
+    cr_assert_eq(kvf_lease(w.client, device, KVF_KIND_CPU), -KVF_E_LEASE_CLOSED);
+    world_end(&w);
+}
+
 Test(client_gone, room_that_had_succeeded_and_waited_for_a_lease_stays_a_success)
 {
     struct world w;

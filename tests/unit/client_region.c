@@ -1,6 +1,10 @@
 #include "client_world.h"
+#include "tests/client/pretend_dmabuf.h"
 
 #include <fcntl.h>
+#include <linux/udmabuf.h>
+#include <stdio.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -73,7 +77,7 @@ Test(client_region, memory_is_checked_before_the_daemon_is_asked)
     o.planes = NULL;
     expect(&w, &o, -EINVAL);
     o = good_region(fd, planes);
-    o.pad_[1] = 1;
+    o.pad_[0] = 1;
     expect(&w, &o, -KVF_E_OPTION);
     o = good_region(fd, planes);
     o.size_bytes--;
@@ -89,6 +93,92 @@ Test(client_region, memory_is_checked_before_the_daemon_is_asked)
     cr_assert_eq(kvf_region_register(w.client, NULL, &region), -EINVAL);
     cr_assert_eq(kvf_region_register(w.client, &o, NULL), -EINVAL);
     world_end(&w);
+}
+
+Test(client_region, memory_of_a_device_is_a_dma_buf_and_nothing_else)
+{
+    struct world w;
+    world_begin(&w);
+    struct kvf_plane planes[] = {{.off = 0, .stride = 4096, .page_bytes = 4096},
+                                 {.off = 65536, .stride = 4096, .page_bytes = 4096}};
+    struct kvf_region_opts o = good_region(make_memfd(MEMORY_BYTES, F_SEAL_SHRINK), planes);
+    o.memory = KVF_MEMORY_DMABUF;
+    expect(&w, &o, -KVF_E_NO_DMABUF);
+    o.memory = KVF_MEMORY_DMABUF + 1;
+    expect(&w, &o, -KVF_E_OPTION);
+    close(o.fd);
+    /* Nothing of a memfd is asked for: no seal. Its size is what its end says. */
+    o.fd = make_memfd(MEMORY_BYTES, 0);
+    o.memory = KVF_MEMORY_DMABUF;
+    pretend_dmabuf(o.fd);
+    o.memory_bytes++;
+    expect(&w, &o, -KVF_E_MEMORY_RANGE);
+    o.memory_bytes--;
+    uint32_t region = 0;
+    cr_assert_eq(kvf_region_register(w.client, &o, &region), 0);
+    cr_assert_eq(w.fake.regions[region & 0xffu].memory, KVF_REGION_MEMORY_DMABUF);
+    cr_assert_eq(w.fake.regions[w.memory.region & 0xffu].memory, KVF_REGION_MEMORY_HOST);
+    cr_assert_eq(kvf_region_unregister(w.client, region), 0);
+    o.memory = KVF_MEMORY_HOST;
+    expect(&w, &o, -KVF_E_NO_SEAL);
+    close(o.fd);
+    world_end(&w);
+}
+
+Test(client_region, rooms_say_which_of_their_regions_are_a_devices)
+{
+    struct world w;
+    world_begin(&w);
+    struct kvf_plane planes[] = {{.off = 0, .stride = 4096, .page_bytes = 4096},
+                                 {.off = 65536, .stride = 4096, .page_bytes = 4096}};
+    struct kvf_region_opts o = good_region(make_memfd(MEMORY_BYTES, 0), planes);
+    o.memory = KVF_MEMORY_DMABUF;
+    pretend_dmabuf(o.fd);
+    uint32_t region = 0;
+    cr_assert_eq(kvf_region_register(w.client, &o, &region), 0);
+    const char *writer = "127.0.0.1:9";
+    const int32_t page = 1;
+    kvf_room room = 0;
+    struct kvf_sink_opts sink = {.size_bytes = sizeof sink,
+                                 .region = w.memory.region,
+                                 .pages = &page,
+                                 .page_count = 1,
+                                 .aux_region = region,
+                                 .aux_count = 1,
+                                 .aux_pages = &page,
+                                 .writers = &writer,
+                                 .writer_count = 1};
+    cr_assert_eq(kvf_open_sink(w.client, &sink, &room), 0);
+    const struct kvf_intent_shm *intents = w.client->cold.segment.intents;
+    cr_assert_eq(atomic_load(&intents[fake_slot(room)].device_regions), 1u << (region & 0xffu));
+    room = world_sink(&w, 2, 1);
+    cr_assert_eq(atomic_load(&intents[fake_slot(room)].device_regions), 0);
+    /* A source's pages are not written. */
+    cr_assert_eq(fake_open_source(w.client, region, &room), 0);
+    cr_assert_eq(atomic_load(&intents[fake_slot(room)].device_regions), 0);
+    close(o.fd);
+    world_end(&w);
+}
+
+/* The kernel's own, where it makes any. */
+Test(client_region, a_real_dma_buf_is_taken_for_one)
+{
+    int device = open("/dev/udmabuf", O_RDWR | O_CLOEXEC);
+    if (device < 0) {
+        cr_skip_test("no /dev/udmabuf here: %s", strerror(errno));
+    }
+    int memfd = make_memfd(MEMORY_BYTES, F_SEAL_SHRINK);
+    struct udmabuf_create create = {
+        .memfd = (uint32_t)memfd, .flags = UDMABUF_FLAGS_CLOEXEC, .size = MEMORY_BYTES};
+    int fd = ioctl(device, UDMABUF_CREATE, &create);
+    cr_assert_geq(fd, 0, "%s", strerror(errno));
+    uint64_t bytes = 0;
+    cr_assert_eq(kvf_memory_dmabuf_bytes(fd, &bytes), 0);
+    cr_assert_eq(bytes, MEMORY_BYTES);
+    cr_assert_eq(kvf_memory_dmabuf_bytes(memfd, &bytes), -EINVAL);
+    close(fd);
+    close(memfd);
+    close(device);
 }
 
 Test(client_region, planes_lie_in_the_memory_and_share_no_byte)

@@ -186,7 +186,7 @@ static void dump_kvf_intent_shm(void)
     FIELD(kvf_intent_shm, lease_word);
     FIELD(kvf_intent_shm, key);
     FIELD(kvf_intent_shm, group);
-    FIELD(kvf_intent_shm, pad0_);
+    FIELD(kvf_intent_shm, device_regions);
     FIELD(kvf_intent_shm, pad_);
     END(kvf_intent_shm);
 }
@@ -238,6 +238,8 @@ static void dump_kvf_region_req(void)
     FIELD(kvf_region_req, memory_off);
     FIELD(kvf_region_req, memory_bytes);
     FIELD(kvf_region_req, planes);
+    FIELD(kvf_region_req, memory);
+    FIELD(kvf_region_req, pad_);
     END(kvf_region_req);
 }
 
@@ -528,7 +530,16 @@ static void dump_codes_numbers(void)
     NUMBER(KVF_E_GROUP_RANK_TAKEN);
     NUMBER(KVF_E_GROUP_CLOSED);
     NUMBER(KVF_E_GROUP_TOMBSTONES);
+    NUMBER(KVF_E_PEER_HELD);
+    NUMBER(KVF_E_NO_KEY);
+    NUMBER(KVF_E_DEVICE_MEMORY);
+    NUMBER(KVF_E_HOST_MEMORY_ONLY);
+    NUMBER(KVF_E_NO_DMABUF);
+    NUMBER(KVF_E_DMABUF_REFUSED);
+    NUMBER(KVF_E_DEVICE_COPY);
     NUMBER(KVF_E_LAST);
+    NUMBER(KVF_REGION_MEMORY_HOST);
+    NUMBER(KVF_REGION_MEMORY_DMABUF);
 }
 
 static int dump(FILE *to)

@@ -1,6 +1,7 @@
 /* What a worker's end publishes, on a real segment. */
 #include <criterion/criterion.h>
 
+#include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -103,6 +104,48 @@ Test(reap_room, walking_twice_publishes_once)
     intend(3, 7);
     cr_assert_eq(kvf_reap_room(&segment, 3, false, NULL), KVF_REAP_WORKER_GONE);
     cr_assert_eq(kvf_reap_room(&segment, 3, false, NULL), KVF_REAP_NOTHING);
+}
+
+/* Memory that the host does not own: the next worker's flush is the proof. */
+Test(reap_room, a_room_with_pages_of_a_device_is_left_to_the_next_worker)
+{
+    intend(3, 7);
+    atomic_store(&segment.intents[3].device_regions, 2);
+    set_word(3, 7, KVF_PHASE_OPEN, KVF_PROOF_NONE);
+    for (int i = 0; i < 2;
+         i++) { /* the supervisor, and the next worker as it takes the segment */
+        cr_assert_eq(kvf_reap_room(&segment, 3, false, NULL), KVF_REAP_LEASED);
+        cr_assert_eq(kvf_word_phase(word_of(3)), KVF_PHASE_CLOSING);
+        cr_assert_eq(kvf_word_poll(word_of(3)), KVF_STATE_TRANSFERRING);
+        cr_assert_eq(word_of(3) & KVF_WORD_VISIBLE, 0);
+        cr_assert_neq(word_of(3) & KVF_WORD_FAILED_EARLY, 0);
+    }
+    cr_assert_eq(kvf_lease_take(&segment.intents[3].lease_word, 7, KVF_LEASE_CPU), -ESHUTDOWN);
+    /* A dead engine's process proves its own work, and nothing of a device's. */
+    cr_assert_eq(kvf_reap_room(&segment, 3, true, NULL), KVF_REAP_LEASED);
+    cr_assert_eq(kvf_word_phase(word_of(3)), KVF_PHASE_CLOSING);
+}
+
+Test(reap_room, a_room_of_a_device_that_had_succeeded_stays_a_success_and_is_not_visible)
+{
+    intend(3, 7);
+    atomic_store(&segment.intents[3].device_regions, 1);
+    atomic_store(&segment.rooms[3].word,
+                 kvf_word_make(7, KVF_PHASE_CLOSING, KVF_OUTCOME_SUCCESS, KVF_PROOF_NONE,
+                               KVF_STATE_TRANSFERRING, 0));
+    cr_assert_eq(kvf_reap_room(&segment, 3, false, NULL), KVF_REAP_LEASED);
+    cr_assert_eq(kvf_word_outcome(word_of(3)), KVF_OUTCOME_SUCCESS);
+    cr_assert_not(kvf_word_is_drained(word_of(3)));
+    cr_assert_eq(word_of(3) & KVF_WORD_VISIBLE, 0);
+}
+
+Test(reap_room, a_room_of_a_device_whose_flush_had_failed_stays_in_quarantine)
+{
+    intend(3, 7);
+    atomic_store(&segment.intents[3].device_regions, 1);
+    set_word(3, 7, KVF_PHASE_QUARANTINED, KVF_PROOF_NONE);
+    cr_assert_eq(kvf_reap_room(&segment, 3, false, NULL), KVF_REAP_LEASED);
+    cr_assert_eq(kvf_word_phase(word_of(3)), KVF_PHASE_QUARANTINED);
 }
 
 Test(reap_room, the_lease_word_is_closed_before_anything_is_published)

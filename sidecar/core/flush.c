@@ -1,0 +1,217 @@
+/* Memory that the host does not own: a proof says that no device writes it any more, and not that what was
+ * written has arrived there. So a sink room with pages in it is drained, and visible, only after a flush of each
+ * such region over each lane's device that its grants used. The flush is a device's work and the caller's; here
+ * stands who waits for it, how long, and what happens if it fails.
+ *
+ * A room of this worker whose flush fails ends the worker: there is nothing else left to try here, and the next one
+ * begins with devices of its own. A room that was adopted from an earlier worker has had that already: it goes to
+ * quarantine, where a later proof or an operator's word ends it. */
+#include "sidecar/core/internal.h"
+
+#include <errno.h>
+
+static struct kvf_region *first_region(struct kvf_core *core, uint32_t room)
+{
+    uint32_t slot = (uint32_t)__builtin_ctz(core->rooms[room].flush_mask);
+    return &core->clients[kvf_room_client(core, room)].regions[slot];
+}
+
+static bool was_never_posted(const struct kvf_room_rec *r)
+{
+    return !r->is_adopted && r->proof <= KVF_PROOF_NEVER_POSTED &&
+           r->past_proof <= KVF_PROOF_NEVER_POSTED;
+}
+
+static void ask(struct kvf_core *core, uint64_t now_ns, uint32_t room)
+{
+    struct kvf_room_rec *r = &core->rooms[room];
+    r->is_flush_asked = true;
+    kvf_list_push(&core->act_flush, room);
+    if (!kvf_list_has(&core->flushing, room)) { /* one deadline for all regions of the room */
+        /* It is the end of what the room's fences may take: the bound knows no further term. */
+        r->flush_end_ns = core->config.fence_ns +
+                          (r->is_adopted ? now_ns : r->closed_ns + core->config.cooperative_ns);
+        kvf_list_push(&core->flushing, room);
+        kvf_core_due(core, r->flush_end_ns);
+    }
+}
+
+bool kvf_flush_is_awaited(struct kvf_core *core, uint64_t now_ns, uint32_t room)
+{
+    struct kvf_room_rec *r = &core->rooms[room];
+    if (r->unproven_count > 0 || r->is_flush_asked || r->is_flush_failed) {
+        return true;
+    }
+    if (was_never_posted(r)) {
+        r->flush_mask = 0; /* nothing was ever written */
+    }
+    while (r->flush_mask != 0) {
+        struct kvf_region *region = first_region(core, room);
+        if (region->handle == 0) {
+            return true; /* adopted: the region is still to come */
+        }
+        if (!region->is_device) {
+            r->flush_mask &=
+                (uint16_t)(r->flush_mask - 1u); /* its engine said what is not so */
+            continue;
+        }
+        kvf_room_refer(core, room,
+                       (uint16_t)(r->flush_mask & -r->flush_mask)); /* no more than once */
+        ask(core, now_ns, room);
+        return true;
+    }
+    return false;
+}
+
+static void give_up(struct kvf_core *core, uint32_t room)
+{
+    struct kvf_room_rec *r = &core->rooms[room];
+    r->is_flush_failed = true;
+    kvf_list_remove(&core->flushing, room);
+    kvf_count(core, KVF_COUNT_FLUSHES_FAILED);
+    if (r->is_adopted) {
+        kvf_room_set_phase(core, room, KVF_PHASE_QUARANTINED);
+    } else {
+        core->flush_failed = room + 1;
+    }
+}
+
+void kvf_core_flushed(struct kvf_core *core, uint64_t now_ns, uint32_t client, uint32_t slot,
+                      uint64_t generation, int err)
+{
+    uint32_t room = kvf_room_idx(core, client, slot);
+    struct kvf_room_rec *r = &core->rooms[room];
+    assert(core->flushes_out > 0);
+    core->flushes_out--;
+    if (!core->clients[client].is_used || r->generation != generation || !r->is_flush_asked) {
+        kvf_count(core, KVF_COUNT_STALE_LANE_EVENTS);
+        return;
+    }
+    r->is_flush_asked = false;
+    if (err != 0) {
+        if (!r->is_flush_failed) {
+            give_up(core, room);
+        }
+        return;
+    }
+    if (r->is_flush_failed && r->is_adopted) { /* late, and a proof all the same */
+        r->is_flush_failed = false;
+        kvf_room_set_phase(core, room, KVF_PHASE_CLOSING);
+        kvf_list_push(&core->leases_close, room); /* leases may be what keeps it there */
+    }
+    kvf_count(core, KVF_COUNT_FLUSHES);
+    r->flush_mask &= (uint16_t)(r->flush_mask - 1u);
+    if (r->flush_mask == 0) {
+        kvf_list_remove(&core->flushing, room);
+        r->is_visible = r->outcome == KVF_OUTCOME_SUCCESS;
+        kvf_room_publish(core, room);
+    }
+    kvf_room_try_drain(core, now_ns, room);
+}
+
+void kvf_flush_forget(struct kvf_core *core, uint32_t room)
+{
+    struct kvf_room_rec *r = &core->rooms[room];
+    bool is_hopeless =
+        r->is_flush_failed || (r->flush_mask != 0 && first_region(core, room)->handle == 0);
+    if (is_hopeless) {
+        r->flush_mask = 0;
+        r->is_flush_asked = false;
+        r->is_flush_failed = false;
+        kvf_list_remove(&core->act_flush, room);
+    }
+}
+
+int kvf_core_region_ready(struct kvf_core *core, uint64_t now_ns, uint32_t client,
+                          uint32_t region, bool is_device)
+{
+    assert(client < core->limits.clients_max);
+    const struct kvf_client_rec *c = &core->clients[client];
+    struct kvf_region *r = kvf_region_of(core, client, region);
+    if (r == NULL) {
+        return -KVF_E_UNKNOWN_REGION;
+    }
+    assert(r->refs == 0);
+    r->is_device = is_device;
+    uint16_t bit = (uint16_t)(1u << (region & 0xffu));
+    for (uint32_t slot = 0; slot < c->rooms_max && c->undrained > 0; slot++) {
+        uint32_t room = kvf_room_idx(core, client, slot);
+        if (core->rooms[room].is_adopted && (core->rooms[room].flush_mask & bit) != 0) {
+            kvf_room_try_drain(core, now_ns, room);
+        }
+    }
+    return 0;
+}
+
+void kvf_core_regions_whole(struct kvf_core *core, uint32_t client, uint32_t slots)
+{
+    const struct kvf_client_rec *c = &core->clients[client];
+    for (uint32_t i = 0; i < KVF_REGIONS_PER_CLIENT_MAX; i++) {
+        slots |= c->regions[i].handle != 0 ? UINT32_C(1) << i : 0;
+    }
+    for (uint32_t slot = 0; slot < c->rooms_max && c->undrained > 0; slot++) {
+        uint32_t room = kvf_room_idx(core, client, slot);
+        const struct kvf_room_rec *r = &core->rooms[room];
+        if (r->is_adopted && kvf_left(r->flush_mask, slots) != 0 && !r->is_flush_failed) {
+            give_up(core, room);
+        }
+    }
+}
+
+/* Its rooms may wait for it since before it was known whose end it is. Closing one may end others and their
+ * grants, so the table is walked and not a list. */
+void kvf_flush_refuse_copies(struct kvf_core *core, uint64_t now_ns, uint32_t peer)
+{
+    for (uint32_t i = 0; i < core->grant_fresh && kvf_peer_is_copied(core, peer); i++) {
+        const struct kvf_grant *g = &core->grants[i];
+        if (g->state != KVF_GRANT_FREE && g->peer == peer && g->room != KVF_NONE &&
+            core->rooms[g->room].flush_mask != 0) {
+            kvf_room_close(core, now_ns, g->room, KVF_OUTCOME_FAILED, KVF_E_DEVICE_COPY, 0);
+        }
+    }
+}
+
+void kvf_flush_tick(struct kvf_core *core, uint64_t now_ns, uint64_t *due_ns)
+{
+    uint32_t next;
+    for (uint32_t room = kvf_list_first(&core->flushing); room != KVF_LIST_NONE; room = next) {
+        uint64_t end_ns = core->rooms[room].flush_end_ns;
+        next = kvf_list_next(&core->flushing, room);
+        if (end_ns <= now_ns) {
+            give_up(core, room);
+        } else {
+            *due_ns = end_ns < *due_ns ? end_ns : *due_ns;
+        }
+    }
+}
+
+bool kvf_flush_next(struct kvf_core *core, struct kvf_action *ret_action)
+{
+    uint32_t room = core->flushes_out < KVF_CORE_FLUSHES_MAX ? kvf_list_pop(&core->act_flush)
+                                                             : KVF_LIST_NONE;
+    if (room == KVF_LIST_NONE) {
+        return false;
+    }
+    core->flushes_out++;
+    *ret_action = (struct kvf_action){.kind = KVF_ACT_FLUSH,
+                                      .client = kvf_room_client(core, room),
+                                      .slot = kvf_room_slot(core, room),
+                                      .generation = core->rooms[room].generation,
+                                      .region = first_region(core, room)->handle,
+                                      .lanes = core->rooms[room].flush_lanes};
+    return true;
+}
+
+bool kvf_flush_next_failure(struct kvf_core *core, struct kvf_action *ret_action)
+{
+    if (core->flush_failed == 0) {
+        return false;
+    }
+    uint32_t room = core->flush_failed - 1u;
+    core->flush_failed = 0;
+    *ret_action = (struct kvf_action){.kind = KVF_ACT_ESCALATE,
+                                      .client = kvf_room_client(core, room),
+                                      .slot = kvf_room_slot(core, room),
+                                      .generation = core->rooms[room].generation};
+    return true;
+}
