@@ -4,7 +4,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 const char *kvf_tally_name(enum kvf_tally tally)
@@ -109,11 +108,4 @@ uint64_t kvf_fleet_sum(const struct kvf_fleet *fleet, enum kvf_tally tally)
             atomic_load_explicit(&fleet->shm->decode[i].tallies[tally], memory_order_relaxed);
     }
     return sum;
-}
-
-uint64_t kvf_torture_now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
 }

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "tests/torture/geometry.h"
+#include "tests/torture/process.h"
 #include "tests/torture/schedule.h"
 #include "tests/torture/tally.h"
 
@@ -114,8 +115,5 @@ void kvf_fleet_close(struct kvf_fleet *fleet);
 
 /* Sum over all engines. */
 uint64_t kvf_fleet_sum(const struct kvf_fleet *fleet, enum kvf_tally tally);
-
-/* CLOCK_MONOTONIC, the same for every process of the machine. */
-uint64_t kvf_torture_now_ns(void);
 
 #endif

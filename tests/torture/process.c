@@ -17,8 +17,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tests/torture/fleet.h"
-
 #define WAIT_STEP_NS 2000000L
 
 extern char **environ;
@@ -49,6 +47,13 @@ void kvf_process_catch_signals(void)
 int kvf_process_signal(void)
 {
     return atomic_load_explicit(&caught_signal, memory_order_relaxed);
+}
+
+uint64_t kvf_torture_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
 }
 
 /* ---- children ------------------------------------------------------------------------------------- */
@@ -242,7 +247,7 @@ int kvf_run_dir_create(char *ret_path, size_t cap)
     if (base == NULL || base[0] != '/' || strlen(base) > 40) {
         base = "/tmp"; /* a socket's path is short: 107 bytes with the name */
     }
-    int n = snprintf(ret_path, cap, "%s/kvfence-torture.XXXXXX", base);
+    int n = snprintf(ret_path, cap, "%s/%s.XXXXXX", base, program_invocation_short_name);
     if (n < 0 || (size_t)n >= cap) {
         return -ENAMETOOLONG;
     }
@@ -269,7 +274,8 @@ static void copy_file(int from_dir, const char *name, const char *keep_logs, con
             left -= (size_t)sent;
         }
     } else {
-        fprintf(stderr, "kvfence-torture: cannot keep %s: %s\n", to, strerror(errno));
+        fprintf(stderr, "%s: cannot keep %s: %s\n", program_invocation_short_name, to,
+                strerror(errno));
     }
     if (in >= 0) {
         close(in);
@@ -298,7 +304,8 @@ void kvf_run_dir_remove(const char *path, const char *keep_logs, const char *pre
     }
     closedir(dir);
     if (rmdir(path) != 0) {
-        fprintf(stderr, "kvfence-torture: cannot remove %s: %s\n", path, strerror(errno));
+        fprintf(stderr, "%s: cannot remove %s: %s\n", program_invocation_short_name, path,
+                strerror(errno));
     }
 }
 

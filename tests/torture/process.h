@@ -56,4 +56,7 @@ void kvf_run_dir_remove(const char *path, const char *keep_logs, const char *pre
 /* Path of this program's own file, or of a program beside it. 0 or -errno. */
 int kvf_program_path(const char *beside, char *ret_path, size_t cap);
 
+/* CLOCK_MONOTONIC, the same for every process of the machine. */
+uint64_t kvf_torture_now_ns(void);
+
 #endif
