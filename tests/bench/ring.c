@@ -1,12 +1,17 @@
 /* The command ring between two cores. A round trip of one command and its answer stands beside a bare cache line
  * that goes there and back: nothing between two cores can be faster. A stream of commands stands beside a plain
- * ring of the textbook, a sequence number per slot, written as anyone would write it. */
+ * ring of the textbook, a sequence number per slot, written as anyone would write it, and beside ck_ring where
+ * Concurrency Kit was found. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#ifdef KVF_BENCH_HAS_CK
+#include <ck_ring.h>
+#endif
 
 #include "ring/spsc.h"
 #include "tests/bench/commands.h"
@@ -18,19 +23,20 @@
 #define STREAM_COMMANDS 200000u
 #define SPINS_BEFORE_YIELD 4096u
 
-enum kind { LINE = 0, RING, STREAM, PLAIN_STREAM, KINDS };
+enum kind { LINE = 0, RING, STREAM, PLAIN_STREAM, CK_STREAM, KINDS };
 
 struct plain_slot {
     _Alignas(64) _Atomic uint64_t seq;
     unsigned char payload[KVF_SLOT_PAYLOAD_BYTES];
 };
 
-static _Alignas(64) _Atomic uint64_t there;
-static _Alignas(64) _Atomic uint64_t back;
+/* Far enough apart that no prefetcher takes them for one. */
+static _Alignas(4096) _Atomic uint64_t there;
+static _Alignas(4096) _Atomic uint64_t back;
 static _Alignas(4096) unsigned char there_slots[SLOTS * KVF_SLOT_BYTES];
 static _Alignas(4096) unsigned char back_slots[SLOTS * KVF_SLOT_BYTES];
 static _Alignas(4096) struct plain_slot plain_slots[SLOTS];
-static _Atomic int is_peer_ready;
+static _Alignas(4096) _Atomic int is_peer_ready;
 
 struct peer {
     enum kind kind;
@@ -45,9 +51,48 @@ struct command {
 };
 _Static_assert(sizeof(struct command) == KVF_SLOT_BYTES, "a command is a slot");
 
+#ifdef KVF_BENCH_HAS_CK
+CK_RING_PROTOTYPE(command, command)
+static _Alignas(4096) struct command ck_slots[SLOTS];
+static _Alignas(64) ck_ring_t ck_ring;
+static const bool has_ck = true;
+
+static bool ck_push(struct command *command)
+{
+    return ck_ring_enqueue_spsc_command(&ck_ring, ck_slots, command);
+}
+
+static bool ck_pop(struct command *ret_command)
+{
+    return ck_ring_dequeue_spsc_command(&ck_ring, ck_slots, ret_command);
+}
+
+static void ck_format(void)
+{
+    ck_ring_init(&ck_ring, SLOTS);
+}
+#else
+static const bool has_ck = false;
+
+static bool ck_push(struct command *command)
+{
+    (void)command;
+    return true;
+}
+
+static bool ck_pop(struct command *ret_command)
+{
+    (void)ret_command;
+    return true;
+}
+
+static void ck_format(void) {}
+#endif
+
 /* Spins; gives the processor away where the other side may need the same one. */
 static void relax(uint32_t *spins)
 {
+    kvf_cpu_relax();
     if (++*spins == SPINS_BEFORE_YIELD) {
         *spins = 0;
         sched_yield();
@@ -109,7 +154,8 @@ static void echo_ring(uint64_t count)
     }
 }
 
-static uint64_t drain_stream(uint64_t count, bool is_plain)
+/* The kind is a constant in each caller, so that no loop asks for it. */
+static inline uint64_t drain(uint64_t count, enum kind kind)
 {
     struct kvf_spsc_consumer in;
     struct command command;
@@ -117,7 +163,9 @@ static uint64_t drain_stream(uint64_t count, bool is_plain)
     uint64_t sum = 0;
     kvf_spsc_consumer_init(&in, there_slots, SLOTS, 0);
     for (uint64_t i = 0; i < count; i++) {
-        while (is_plain ? !plain_pop(i, &command) : kvf_spsc_pop(&in, &command, 1) == 0) {
+        while (kind == PLAIN_STREAM ? !plain_pop(i, &command)
+               : kind == CK_STREAM  ? !ck_pop(&command)
+                                    : kvf_spsc_pop(&in, &command, 1) == 0) {
             relax(&spins);
         }
         sum += command.words[0];
@@ -138,8 +186,13 @@ static void *run_peer(void *arg)
         echo_ring(peer->count);
         break;
     case STREAM:
+        peer->sum = drain(peer->count, STREAM);
+        break;
     case PLAIN_STREAM:
-        peer->sum = drain_stream(peer->count, peer->kind == PLAIN_STREAM);
+        peer->sum = drain(peer->count, PLAIN_STREAM);
+        break;
+    case CK_STREAM:
+        peer->sum = drain(peer->count, CK_STREAM);
         break;
     case KINDS:
         break;
@@ -193,7 +246,7 @@ static void time_trips(enum kind kind, struct kvf_series *series)
     }
 }
 
-static void push_stream(enum kind kind, uint64_t count)
+static inline void push(enum kind kind, uint64_t count)
 {
     struct kvf_spsc_producer out;
     struct command command = {.seq = 0};
@@ -202,9 +255,21 @@ static void push_stream(enum kind kind, uint64_t count)
     for (uint64_t i = 0; i < count; i++) {
         command.words[0] = i;
         while (kind == PLAIN_STREAM ? !plain_push(i, &command)
+               : kind == CK_STREAM  ? !ck_push(&command)
                                     : kvf_spsc_push(&out, &command, 1) == 0) {
             relax(&spins);
         }
+    }
+}
+
+static void push_stream(enum kind kind, uint64_t count)
+{
+    if (kind == PLAIN_STREAM) {
+        push(PLAIN_STREAM, count);
+    } else if (kind == CK_STREAM) {
+        push(CK_STREAM, count);
+    } else {
+        push(STREAM, count);
     }
 }
 
@@ -212,6 +277,7 @@ static void format_all(void)
 {
     kvf_spsc_format(there_slots, SLOTS, 0);
     kvf_spsc_format(back_slots, SLOTS, 0);
+    ck_format();
     for (uint64_t i = 0; i < SLOTS; i++) {
         atomic_store_explicit(&plain_slots[i].seq, i, memory_order_relaxed);
     }
@@ -255,38 +321,59 @@ static int measure(enum kind kind, const struct kvf_cpus *cpus, struct kvf_serie
     return 0;
 }
 
+static void describe_trip(struct kvf_figure *f)
+{
+    snprintf(f->name, sizeof(f->name), "a command there and its answer back");
+    snprintf(f->unit, sizeof(f->unit), "ns");
+    snprintf(f->beside_name, sizeof(f->beside_name), "a bare cache line there and back");
+    f->target_kind = KVF_TARGET_AT_MOST;
+    f->target = 1.25;
+}
+
+static void describe_stream(struct kvf_figure *f, const char *beside)
+{
+    snprintf(f->name, sizeof(f->name), "a stream of commands");
+    snprintf(f->unit, sizeof(f->unit), "M/s");
+    snprintf(f->beside_name, sizeof(f->beside_name), "%s", beside);
+    f->is_rate = true;
+}
+
 int kvf_bench_ring(const struct kvf_bench_options *options, struct kvf_bench_report *report)
 {
     uint32_t repeats = options->repeats;
     uint32_t samples = repeats * SAMPLES_PER_REPEAT;
     struct kvf_figure *trip = kvf_report_figure(report, "ring.round_trip", samples, samples);
     struct kvf_figure *stream = kvf_report_figure(report, "ring.stream", repeats, repeats);
-    if (trip == NULL || stream == NULL) {
+    struct kvf_figure *ck =
+        has_ck ? kvf_report_figure(report, "ring.stream_ck", repeats, repeats) : stream;
+    if (trip == NULL || stream == NULL || ck == NULL) {
         return KVF_BENCH_BROKEN;
     }
     snprintf(report->setting, sizeof(report->setting),
              "commands of 64 bytes, one at a time, %u slots, %u repeats", SLOTS, repeats);
-    snprintf(trip->name, sizeof(trip->name), "a command there and its answer back");
-    snprintf(trip->unit, sizeof(trip->unit), "ns");
-    snprintf(trip->beside_name, sizeof(trip->beside_name), "a bare cache line there and back");
-    trip->target_kind = KVF_TARGET_AT_MOST;
-    trip->target = 1.25;
-    snprintf(stream->name, sizeof(stream->name), "a stream of commands");
-    snprintf(stream->unit, sizeof(stream->unit), "M/s");
-    snprintf(stream->beside_name, sizeof(stream->beside_name),
-             "a plain ring, a sequence per slot");
-    stream->is_rate = true;
+    describe_trip(trip);
+    if (has_ck) {
+        describe_stream(ck, "ck_ring, SPSC, 64 bytes by value");
+        ck->target_kind = KVF_TARGET_AT_LEAST;
+        ck->target = 2;
+    }
+    describe_stream(stream, "a plain ring, a sequence per slot");
     struct kvf_series *series[KINDS] = {[LINE] = &trip->beside,
                                         [RING] = &trip->series,
                                         [STREAM] = &stream->series,
-                                        [PLAIN_STREAM] = &stream->beside};
+                                        [PLAIN_STREAM] = &stream->beside,
+                                        [CK_STREAM] = &ck->beside};
+    uint32_t kinds = has_ck ? KINDS : CK_STREAM;
     int rc = 0;
     for (uint32_t i = 0; rc == 0 && i < repeats; i++) {
         kvf_progress(options, "repeats", i, repeats);
-        for (uint32_t k = 0; rc == 0 && k < KINDS; k++) {
-            enum kind kind = (enum kind)((k + i) % KINDS); /* each is first now and then */
+        for (uint32_t k = 0; rc == 0 && k < kinds; k++) {
+            enum kind kind = (enum kind)((k + i) % kinds); /* each is first now and then */
             rc = measure(kind, &report->cpus, series[kind]);
         }
+    }
+    for (uint32_t i = 0; has_ck && i < stream->series.count; i++) {
+        kvf_series_add(&ck->series, stream->series.values[i]);
     }
     kvf_cpu_pin(-1);
     return rc;

@@ -62,6 +62,7 @@ int kvf_pair_open_sink(struct kvf_world *world, struct kvf_room_pair *pair, uint
                                  .page_count = pair->page_count,
                                  .writers = writers,
                                  .writer_count = 1};
+    pair->sink_end_ns = 0;
     pair->begin_ns = kvf_bench_now_ns();
     int rc = kvf_open_sink(world->ends[KVF_AT_SINK].client, &opts, &pair->rooms[KVF_AT_SINK]);
     return rc == 0 ? 0 : refused("a sink room was refused", rc);

@@ -12,7 +12,8 @@ struct kvf_room_pair {
     kvf_room rooms[KVF_ENDS]; /* 0: none */
     const int32_t *pages;
     uint32_t page_count;
-    uint64_t begin_ns; /* before the sink's open was called */
+    uint64_t begin_ns;    /* before the sink's open was called */
+    uint64_t sink_end_ns; /* when the sink room was seen to have ended, if anyone noted it; 0 */
 };
 
 /* Page lists without two neighbours, so that every page is a piece of its own as in an allocator that has run for a

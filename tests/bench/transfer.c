@@ -66,6 +66,17 @@ static const char *beside_name(enum kvf_bench_beside beside)
     return "";
 }
 
+/* A run of perftest that could not tell its clock is no sample, and is said so. */
+static void add_beside(struct kvf_figure *f, double value)
+{
+    if (value > 0) {
+        kvf_series_add(&f->beside, value);
+    } else {
+        snprintf(f->note, sizeof(f->note),
+                 "perftest (ib_write_bw, ib_write_lat) could not tell its clock in some runs");
+    }
+}
+
 static int beside_rate(struct run *run)
 {
     const struct kvf_bench_options *o = run->options;
@@ -94,7 +105,7 @@ static int beside_rate(struct run *run)
         return 0;
     }
     if (rc == 0) {
-        kvf_series_add(&run->rate->beside, mb_per_s);
+        add_beside(run->rate, mb_per_s);
     }
     return rc;
 }
@@ -117,7 +128,7 @@ static int beside_single(struct run *run)
     case KVF_BESIDE_PERFTEST:
         rc = kvf_tool_write_lat(o, &run->world.cpus, run->page_bytes, &us);
         if (rc == 0) {
-            kvf_series_add(&run->single_submit->beside, us);
+            add_beside(run->single_submit, us);
         }
         return rc;
     case KVF_BESIDE_MEMCPY: /* a room is no copy: what it costs beside one says nothing */
@@ -138,6 +149,29 @@ static int open_pair(struct run *run, struct kvf_room_pair *pair)
     return rc != 0 ? rc : kvf_pair_open_sink(&run->world, pair, key);
 }
 
+/* Looks at a pair once. 1: both rooms have ended in Success and were let go; 0: not yet; else minus an exit status. */
+static int look_at(struct run *run, struct kvf_room_pair *pair, uint64_t *ret_last_ns)
+{
+    int sink = kvf_poll(run->world.ends[KVF_AT_SINK].client, pair->rooms[KVF_AT_SINK]);
+    if (sink > KVF_FAILED && sink < KVF_SUCCESS) {
+        return 0;
+    }
+    if (pair->sink_end_ns == 0) {
+        pair->sink_end_ns = kvf_bench_now_ns();
+        *ret_last_ns = pair->sink_end_ns;
+    }
+    int source = kvf_poll(run->world.ends[KVF_AT_SOURCE].client, pair->rooms[KVF_AT_SOURCE]);
+    if (sink == KVF_SUCCESS && source > KVF_FAILED && source < KVF_SUCCESS) {
+        return 0;
+    }
+    uint64_t room_ns = pair->sink_end_ns - pair->begin_ns;
+    int rc = kvf_pair_end(&run->world, pair, KVF_SUCCESS);
+    if (rc == 0 && run->room != NULL) {
+        kvf_series_add(&run->room->series, (double)room_ns / 1e3);
+    }
+    return rc == 0 ? 1 : -rc;
+}
+
 /* Keeps in_flight rooms open until rooms_per_repeat of them have succeeded. A sample for each room goes to
  * run->room unless it is NULL. */
 static int move_rooms(struct run *run, double *ret_mb_per_s)
@@ -146,41 +180,31 @@ static int move_rooms(struct run *run, double *ret_mb_per_s)
     uint64_t ended = 0;
     uint32_t looks = 0;
     uint64_t begin_ns = kvf_bench_now_ns();
-    uint64_t last_ns = begin_ns; /* when a room ended */
+    uint64_t last_ns = begin_ns; /* when a sink room was seen to have ended */
     while (ended < run->rooms_per_repeat) {
         bool is_moved = false;
         for (uint32_t i = 0; i < run->options->in_flight; i++) {
             struct kvf_room_pair *pair = &run->pairs[i];
-            kvf_room sink = pair->rooms[KVF_AT_SINK];
-            int state =
-                sink == 0 ? KVF_SUCCESS : kvf_poll(run->world.ends[KVF_AT_SINK].client, sink);
-            int rc = 0;
-            if (state > KVF_FAILED && state < KVF_SUCCESS) {
-                continue;
+            int rc = pair->rooms[KVF_AT_SINK] == 0 ? 0 : look_at(run, pair, &last_ns);
+            if (rc < 0) {
+                return -rc;
             }
-            if (sink != 0) {
-                last_ns = kvf_bench_now_ns();
-                rc = kvf_pair_end(&run->world, pair, KVF_SUCCESS);
-                if (rc == 0 && run->room != NULL) {
-                    kvf_series_add(&run->room->series,
-                                   (double)(last_ns - pair->begin_ns) / 1e3);
-                }
-                ended++;
-                is_moved = true;
-            }
-            if (rc == 0 && opened < run->rooms_per_repeat) {
+            ended += (uint64_t)rc;
+            is_moved = is_moved || rc > 0;
+            if (pair->rooms[KVF_AT_SINK] == 0 && opened < run->rooms_per_repeat) {
                 rc = open_pair(run, pair);
+                if (rc != 0) {
+                    return rc;
+                }
                 opened++;
                 is_moved = true;
-            }
-            if (rc != 0) {
-                return rc;
             }
         }
         if (!is_moved) {
             kvf_world_pause(&run->world);
             if (++looks % 1024 == 0 &&
-                kvf_bench_now_ns() - last_ns > KVF_ROOM_MS * UINT64_C(1000000)) {
+                (kvf_process_signal() != 0 ||
+                 kvf_bench_now_ns() - last_ns > KVF_ROOM_MS * UINT64_C(1000000))) {
                 return kvf_world_blame(&run->world, KVF_AT_SINK,
                                        run->pairs[0].rooms[KVF_AT_SINK], "nothing moves");
             }

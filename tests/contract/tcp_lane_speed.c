@@ -10,7 +10,6 @@
 #include <inttypes.h>
 #include <netinet/in.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,26 +18,18 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "sidecar/transport/tcp_socket.h"
 #include "sidecar/transport/transport.h"
+#include "tests/bench/plain.h"
 
 #define REPEATS_MAX 99u
-#define PLAIN_BYTES 131072u
 #define POSTS_OUT 64u
 #define LANES_MAX 64u
 
 static uint32_t lanes = 1, planes = 16, plane_bytes = 4096, pages_per_post = 1, repeats = 5;
 static uint64_t rate_mb, mib = 2048, turn_kib = 256;
-
-static uint64_t now_ns(void)
-{
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
 
 static double cpu_seconds(void)
 {
@@ -188,22 +179,7 @@ static void turn(struct side *side)
     kvf_tcp_ops.poll(side->transport);
 }
 
-static cpu_set_t allowed; /* of this process as it was started */
-
-static void pin_to(int nth)
-{
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    if (CPU_COUNT(&allowed) < 2) {
-        return;
-    }
-    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-        if (CPU_ISSET((size_t)cpu, &allowed) && nth-- == 0) {
-            CPU_SET((size_t)cpu, &one);
-            (void)sched_setaffinity(0, sizeof(one), &one);
-        }
-    }
-}
+static struct kvf_cpus cpus;
 
 /* A child maps the pages of its parent anew, and not within the time that is measured. */
 static void touch(const struct side *side)
@@ -219,7 +195,7 @@ static enum kvf_tcp_engine_kind sink_engine;
 static void *run_sink(void *arg)
 {
     (void)arg;
-    pin_to(1);
+    kvf_cpu_pin(cpus.sink);
     make_end(&sink, sink_engine);
     for (uint32_t i = 0; i < lanes; i++) {
         struct kvf_lane_open open = {
@@ -295,7 +271,7 @@ static struct result lane_result(enum kvf_tcp_engine_kind engine, uint64_t total
 {
     struct result result = {0};
     pthread_t thread;
-    pin_to(0);
+    kvf_cpu_pin(cpus.source);
     pthread_barrier_init(&ready, NULL, 2);
     make_end(&source, engine);
     sink_engine = engine;
@@ -304,11 +280,11 @@ static struct result lane_result(enum kvf_tcp_engine_kind engine, uint64_t total
     open_source_lanes();
     touch(&source);
     pthread_barrier_wait(&ready);
-    uint64_t begin = now_ns();
+    uint64_t begin = kvf_bench_now_ns();
     double cpu_begin = cpu_seconds();
     run_source(total_bytes);
     pthread_join(thread, NULL);
-    result.seconds = (double)(now_ns() - begin) / 1e9;
+    result.seconds = (double)(kvf_bench_now_ns() - begin) / 1e9;
     result.cpu_seconds = cpu_seconds() - cpu_begin;
     struct side *sides[] = {&source, &sink};
     for (int i = 0; i < 2; i++) {
@@ -320,51 +296,20 @@ static struct result lane_result(enum kvf_tcp_engine_kind engine, uint64_t total
     return result;
 }
 
-static void *plain_reader(void *arg)
-{
-    int fd = *(int *)arg;
-    uint64_t at = 0;
-    pin_to(1);
-    for (;;) {
-        ssize_t n = read(fd, sink.region.base + at, PLAIN_BYTES);
-        if (n <= 0) {
-            return NULL;
-        }
-        at = (at + PLAIN_BYTES) % (sink.bytes - PLAIN_BYTES);
-    }
-}
-
 static struct result plain_result(uint64_t total_bytes)
 {
-    pthread_t thread;
-    struct sockaddr_storage name;
-    socklen_t name_bytes;
-    kvf_socket_address(&addr, &name, &name_bytes);
-    int to = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    int rc = connect(to, (struct sockaddr *)&name, name_bytes);
-    assert(rc == 0);
-    int from = -1;
-    while (from < 0) {
-        from = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC);
-    }
+    struct kvf_plain plain = {.from = source.region.base,
+                              .to = sink.region.base,
+                              .bytes = source.bytes,
+                              .cpus = cpus};
     struct result result = {0};
-    pin_to(0);
+    double mb_per_s = 0;
     touch(&source);
     touch(&sink);
-    uint64_t begin = now_ns();
     double cpu_begin = cpu_seconds();
-    pthread_create(&thread, NULL, plain_reader, &from);
-    uint64_t sent = 0, at = 0;
-    while (sent < total_bytes) {
-        ssize_t n = write(to, source.region.base + at, PLAIN_BYTES);
-        assert(n > 0);
-        sent += (uint64_t)n;
-        at = (at + PLAIN_BYTES) % (source.bytes - PLAIN_BYTES);
-    }
-    close(to);
-    pthread_join(thread, NULL);
-    close(from);
-    result.seconds = (double)(now_ns() - begin) / 1e9;
+    int rc = kvf_plain_stream(&plain, total_bytes, &mb_per_s);
+    assert(rc == 0);
+    result.seconds = (double)total_bytes / mb_per_s / 1e6;
     result.cpu_seconds = cpu_seconds() - cpu_begin;
     return result;
 }
@@ -502,8 +447,8 @@ static void measure_once(uint32_t repeat, int kind, uint64_t total_bytes)
 int main(int argc, char **argv)
 {
     parse(argc, argv);
-    if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) {
-        CPU_ZERO(&allowed);
+    if (kvf_cpus_choose(NULL, &cpus) != 0) {
+        return 1;
     }
     listen_somewhere();
     make_region(&source);

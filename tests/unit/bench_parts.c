@@ -145,6 +145,8 @@ Test(bench_tools, what_is_not_there_is_no_number)
     cr_assert_eq(kvf_tool_row(write_bw, 4096, 3, &value), -ENOENT);
     cr_assert_eq(kvf_tool_row(write_bw, 65536, 5, &value), -ENOENT);
     cr_assert_eq(kvf_tool_row("65536 1\n2 3 4\n", 65536, 3, &value), -ENOENT);
+    cr_assert_eq(kvf_tool_row("65536 20 inf nan\n", 65536, 2, &value), -ERANGE);
+    cr_assert_eq(kvf_tool_row("65536 20 inf nan\n", 65536, 3, &value), -ERANGE);
     cr_assert_eq(kvf_tool_row("", 65536, 3, &value), -ENOENT);
     cr_assert_eq(kvf_tool_iperf3_rate("{\"error\": \"unable to connect\"}", &value), -ENOENT);
     cr_assert_float_eq(value, -1, 0);
