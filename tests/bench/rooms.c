@@ -87,7 +87,10 @@ int kvf_pair_await_grant(struct kvf_world *world, struct kvf_room_pair *pair)
 
 int kvf_pair_end(struct kvf_world *world, struct kvf_room_pair *pair, int state)
 {
-    for (uint32_t at = 0; at < KVF_ENDS; at++) {
+    /* The sink first: where it failed before its grant left, the source waits on and knows no reason. */
+    static const uint32_t order[KVF_ENDS] = {KVF_AT_SINK, KVF_AT_SOURCE};
+    for (uint32_t i = 0; i < KVF_ENDS; i++) {
+        uint32_t at = order[i];
         int is = kvf_world_await(world, at, pair->rooms[at], KVF_ROOM_MS);
         if (is != state) {
             return kvf_world_blame(world, at, pair->rooms[at],
