@@ -83,8 +83,10 @@ static const struct known known[] = {
      "taking turns (ring, scale 50, poll 500, transfer 9, abort 200)"},
     {"beside", OPT_BESIDE, "KIND", FOR(TRANSFER),
      "auto, none, plain, iperf3 (tcp), memcpy (local), perftest (verbs)"},
-    {"source-device", OPT_SOURCE_DEVICE, "NAME", FOR(TRANSFER), "perftest's device there"},
-    {"sink-device", OPT_SINK_DEVICE, "NAME", FOR(TRANSFER), "perftest's device there"},
+    {"source-device", OPT_SOURCE_DEVICE, "NAME", FOR_MOVES,
+     "its RDMA device, for the daemon and for perftest"},
+    {"sink-device", OPT_SINK_DEVICE, "NAME", FOR_MOVES,
+     "its RDMA device, for the daemon and for perftest"},
     {"gid-index", OPT_GID_INDEX, "N", FOR(TRANSFER), "perftest's, on both sides (1)"},
     {"daemon-option", OPT_DAEMON_OPTION, "NAME=VALUE", FOR_DAEMONS,
      "handed to each kvfenced as --NAME VALUE; NAME alone is a flag"},
@@ -522,10 +524,8 @@ static const char *const examples[KVF_BENCH_COMMANDS] = {
     [KVF_BENCH_TRANSFER] =
         "  kvfence-bench transfer                              tcp beside iperf3\n"
         "  kvfence-bench transfer --transport local            beside memcpy\n"
-        "  kvfence-bench transfer --transport verbs --source-device rxe1 --sink-device rxe0 "
-        "\\\n"
-        "      --daemon-option insecure-listen --sink-option listen=10.0.0.10:0 \\\n"
-        "      --source-option listen=10.0.1.11:0              beside perftest\n",
+        "  kvfence-bench transfer --transport verbs --source-device rxe1 --sink-device rxe0\n"
+        "                                                      beside perftest\n",
     [KVF_BENCH_ABORT] = "  kvfence-bench abort --daemon-option tcp-placement=posted\n",
     [KVF_BENCH_SCALE] = "  kvfence-bench scale --rooms 1,65536\n",
 };

@@ -112,6 +112,10 @@ static void daemon_args(const struct kvf_world *world, const struct kvf_world_pl
     } else {
         arg_add(args, "none");
     }
+    const char *device = i == KVF_AT_SOURCE ? o->source_device : o->sink_device;
+    if (plan->transport == KVF_BENCH_VERBS && device != NULL) {
+        arg_pair(args, "rdma-devices", device);
+    }
     /* Rooms of a measurement wait as long as it takes. */
     arg_pair(args, "bootstrap-ms", "3600000");
     add_asked(args, o, world->daemon_count == 1 ? KVF_SIDE_BOTH : side);
