@@ -40,7 +40,7 @@ enum kvf_link_op {
     KVF_LINK_SHUTDOWN, /* .code: 0 = serve what runs for .value ns more; 1 = close everything now */
 
     /* worker -> supervisor */
-    KVF_LINK_READY = 32,     /* .value: port listened on */
+    KVF_LINK_READY = 32,     /* .value: port listened on, .code: enum kvf_link_engine */
     KVF_LINK_CLIENT_ADDED,   /* .code: 0, or a positive code */
     KVF_LINK_CLIENT_QUIET,   /* all its rooms are drained, nothing of it is mapped any more */
     KVF_LINK_CLIENT_BAD,     /* .code: it broke the rules of its segment; its rooms close */
@@ -60,6 +60,14 @@ struct kvf_link_msg {
     uint32_t region; /* handle */
     uint32_t code;
     uint64_t value;
+};
+
+/* What moves bytes between this daemon and others. */
+enum kvf_link_engine {
+    KVF_LINK_ENGINE_SOCKETS = 0,
+    KVF_LINK_ENGINE_URING,
+    KVF_LINK_ENGINE_MEMORY, /* transport local: there are no others */
+    KVF_LINK_ENGINE_VERBS,
 };
 
 struct kvf_link_start {

@@ -485,6 +485,15 @@ void kvf_sup_sync(struct kvf_supervisor *s)
 
 /* ---- what the worker says -------------------------------------------------------------------------------------------- */
 
+static const char *engine_name(uint32_t engine)
+{
+    static const char *const names[] = {[KVF_LINK_ENGINE_SOCKETS] = "sockets",
+                                        [KVF_LINK_ENGINE_URING] = "uring",
+                                        [KVF_LINK_ENGINE_MEMORY] = "memory",
+                                        [KVF_LINK_ENGINE_VERBS] = "verbs"};
+    return engine < sizeof(names) / sizeof(names[0]) ? names[engine] : "unknown";
+}
+
 static void on_ready(struct kvf_supervisor *s, const struct kvf_link_msg *msg)
 {
     s->config.listen.port = (uint16_t)msg->value; /* the next worker listens there too */
@@ -499,9 +508,9 @@ static void on_ready(struct kvf_supervisor *s, const struct kvf_link_msg *msg)
     if (!s->is_told) {
         s->is_told = true;
         printf("kvfenced: ready name=%s socket=%s/%s.sock listen=%s epoch=%" PRIu64
-               " pid=%d worker=%d\n",
+               " pid=%d worker=%d engine=%s\n",
                s->config.name, s->config.run_dir, s->config.name, listen, s->epoch,
-               (int)getpid(), (int)s->worker_pid);
+               (int)getpid(), (int)s->worker_pid, engine_name(msg->code));
         fflush(stdout);
     }
 }

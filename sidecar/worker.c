@@ -476,6 +476,7 @@ int kvf_worker_main(void)
     worker.now_ns = kvf_clock_now_ns();
     kvf_worker_stats_start(&worker, start.worker_starts);
     kvf_worker_stats_copy(&worker);
-    kvf_worker_tell(&worker, KVF_LINK_READY, 0, 0, 0, kvf_control_port(worker.control));
+    kvf_worker_tell(&worker, KVF_LINK_READY, 0, 0, (uint32_t)kvf_worker_engine(&worker),
+                    kvf_control_port(worker.control));
     run(&worker);
 }

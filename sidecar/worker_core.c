@@ -256,6 +256,17 @@ bool kvf_worker_uses_uring(const struct kvf_worker *w)
            strcmp(kvf_tcp_engine_name(w->ways[WAY_TCP].t), "uring") == 0;
 }
 
+enum kvf_link_engine kvf_worker_engine(const struct kvf_worker *w)
+{
+    if (w->ways[WAY_VERBS].t != NULL) {
+        return KVF_LINK_ENGINE_VERBS;
+    }
+    if (w->config.transport == KVF_CONFIG_LOCAL) {
+        return KVF_LINK_ENGINE_MEMORY;
+    }
+    return w->is_uring ? KVF_LINK_ENGINE_URING : KVF_LINK_ENGINE_SOCKETS;
+}
+
 /* ---- control --------------------------------------------------------------------------------------------- */
 
 /* Sockets have something to do: epoll is asked at once, and every turn for a while. */

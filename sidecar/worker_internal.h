@@ -110,6 +110,8 @@ void kvf_worker_verbs_stats(struct kvf_worker *w, struct kvf_stats_shm *shm);
 
 /* worker_core.c */
 int kvf_worker_transport_create(struct kvf_worker *w);
+/* What its ready line names. */
+enum kvf_link_engine kvf_worker_engine(const struct kvf_worker *w);
 /* Says which engine tcp has and why. -errno: not the one that was asked for by name. */
 int kvf_worker_engine_check(struct kvf_worker *w);
 bool kvf_worker_uses_uring(const struct kvf_worker *w);

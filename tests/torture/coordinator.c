@@ -349,11 +349,6 @@ int kvf_coordinator_run(const struct kvf_plan_inputs *inputs, const struct kvf_p
     int rc;
     memset(ret_result, 0, sizeof(*ret_result));
     ret_result->policy = *policy;
-    /* What a daemon moves bytes with, unless its ready line says otherwise. */
-    snprintf(ret_result->transport_engine, sizeof(ret_result->transport_engine), "%s",
-             inputs->options->is_local   ? "memory"
-             : inputs->options->is_verbs ? "devices"
-                                         : "sockets");
     rc = kvf_launch_prepare(&run.launch, inputs->options, ret_result);
     if (rc == 0) {
         make_plan(&run, policy, &plan);
@@ -373,6 +368,9 @@ int kvf_coordinator_run(const struct kvf_plan_inputs *inputs, const struct kvf_p
         rc = replay(&run);
     }
     end_progress(&run);
+    if (rc == 0) {
+        rc = kvf_launch_end_lanes(&run.launch);
+    }
     if (rc == 0) {
         kvf_launch_read_stats(&run.launch);
     }

@@ -25,6 +25,17 @@ struct kvf_bound_terms {
     uint64_t visibility_us;
 };
 
+/* What the devices of all daemons were given and gave back, once no queue pair is left. */
+struct kvf_device_counts {
+    uint64_t pairs_made;
+    uint64_t pairs_destroyed;
+    uint64_t work_posted;
+    uint64_t work_reaped;
+    uint64_t work_written_off;
+    uint64_t fences_failed;
+    uint64_t memory_refused;
+};
+
 struct kvf_result {
     struct kvf_policy policy;
     bool has_run;       /* false: `broken` says why */
@@ -45,6 +56,8 @@ struct kvf_result {
     uint32_t daemons_unclean; /* that ended with another status than 0 */
     double seconds;
     char transport_engine[32];
+    char rdma_devices[2][64]; /* of decode and of prefill daemons; "": not verbs */
+    struct kvf_device_counts devices;
 };
 
 struct kvf_plan_inputs {

@@ -60,6 +60,24 @@ static bool has_lost(const struct kvf_result *r, char *ret_why, size_t cap)
     return true;
 }
 
+/* Every work request that a device took came back or was written off as its queue pair was destroyed; and all queue
+ * pairs were. */
+static bool has_lost_work(const struct kvf_result *r, char *ret_why, size_t cap)
+{
+    const struct kvf_device_counts *d = &r->devices;
+    if (d->pairs_made == d->pairs_destroyed && d->fences_failed == 0 &&
+        d->work_posted == d->work_reaped + d->work_written_off) {
+        return false;
+    }
+    snprintf(ret_why, cap,
+             "%" PRIu64 " queue pairs made, %" PRIu64 " destroyed, %" PRIu64
+             " refused to be; %" PRIu64 " work requests posted, %" PRIu64 " reaped, %" PRIu64
+             " written off",
+             d->pairs_made, d->pairs_destroyed, d->fences_failed, d->work_posted,
+             d->work_reaped, d->work_written_off);
+    return true;
+}
+
 static uint64_t foreign_in_all(const struct kvf_result *r)
 {
     return tally(r, KVF_TALLY_FOREIGN) + tally(r, KVF_TALLY_OTHER_FOREIGN);
@@ -78,7 +96,7 @@ static enum kvf_exit judge_common(const struct kvf_result *r, char *ret_why, siz
                  tally(r, KVF_TALLY_WRONG_BYTES), tally(r, KVF_TALLY_WRONG_ROOMS));
         return KVF_EXIT_FOREIGN;
     }
-    if (has_lost(r, ret_why, cap)) {
+    if (has_lost(r, ret_why, cap) || has_lost_work(r, ret_why, cap)) {
         return KVF_EXIT_LOST;
     }
     if (tally(r, KVF_TALLY_BOUND_BROKEN) > 0) {

@@ -10,12 +10,14 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/torture/devices.h"
 #include "tests/torture/engine.h"
 #include "tests/torture/report.h"
 
 #define READY_MS 15000u
 #define DAEMON_END_MS 8000u
 #define STAT_MS 3000u
+#define CTL_MS 10000u
 #define STAT_TRIES 30u
 #define STAT_PAUSE_NS 100000000L
 #define ARGS_MAX 64u
@@ -44,7 +46,8 @@ int kvf_launch_prepare(struct kvf_launch *launch, const struct kvf_options *opti
         kvf_program_path("kvfenced", launch->daemon_path, sizeof(launch->daemon_path)) != 0 ||
         kvf_program_path("kvfence-proxy", launch->proxy_path, sizeof(launch->proxy_path)) !=
             0 ||
-        kvf_program_path("kvfence-stat", launch->stat_path, sizeof(launch->stat_path)) != 0) {
+        kvf_program_path("kvfence-stat", launch->stat_path, sizeof(launch->stat_path)) != 0 ||
+        kvf_program_path("kvfence-ctl", launch->ctl_path, sizeof(launch->ctl_path)) != 0) {
         return kvf_launch_fail(launch, "cannot tell where this program lies");
     }
     if (options->kvfenced != NULL) {
@@ -53,6 +56,9 @@ int kvf_launch_prepare(struct kvf_launch *launch, const struct kvf_options *opti
     if (access(launch->daemon_path, X_OK) != 0) {
         return kvf_launch_fail(launch, "%s: %s; --kvfenced PATH names another daemon",
                                launch->daemon_path, strerror(errno));
+    }
+    if (options->is_verbs) {
+        kvf_devices_choose(options, result->rdma_devices);
     }
     int rc = kvf_run_dir_create(launch->run_dir, sizeof(launch->run_dir));
     if (rc != 0) {
@@ -109,7 +115,7 @@ static void daemon_args(const struct kvf_launch *launch, const char *name, bool 
     arg_add(args, "127.0.0.1:0");
     arg_add(args, "--transport");
     arg_add(args, o->is_local ? "local" : o->is_verbs ? "verbs" : "tcp");
-    const char *device = o->rdma_devices[is_prefill ? 1 : 0];
+    const char *device = launch->result->rdma_devices[is_prefill ? 1 : 0];
     if (device[0] != 0) {
         arg_add(args, "--rdma-devices");
         arg_add(args, "%s", device);
@@ -379,6 +385,14 @@ static void take_stats(struct kvf_result *result, const char *text)
     for (size_t i = 0; i < sizeof(held) / sizeof(held[0]); i++) {
         result->stat_left += find_number(text, held[i], true);
     }
+    result->devices = (struct kvf_device_counts){
+        .pairs_made = find_number(text, "queue_pairs_made_total", true),
+        .pairs_destroyed = find_number(text, "queue_pairs_destroyed_total", true),
+        .work_posted = find_number(text, "work_requests_posted_total", true),
+        .work_reaped = find_number(text, "work_requests_reaped_total", true),
+        .work_written_off = find_number(text, "work_requests_written_off_total", true),
+        .fences_failed = find_number(text, "device_fences_failed_total", true),
+        .memory_refused = find_number(text, "device_memory_refused_total", true)};
     result->terms = (struct kvf_bound_terms){
         .detection_us = find_number(text, "bound_detection_us", false),
         .cooperative_us = find_number(text, "bound_cooperative_us", false),
@@ -386,6 +400,47 @@ static void take_stats(struct kvf_result *result, const char *text)
         .watchdog_us = find_number(text, "bound_watchdog_us", false),
         .kill_us = find_number(text, "bound_kill_us", false),
         .visibility_us = find_number(text, "bound_visibility_us", false)};
+}
+
+static int take_down(struct kvf_launch *launch, const char *name, const char *peer)
+{
+    struct kvf_child child = {.out_fd = -1};
+    struct args args = {.count = 0};
+    arg_add(&args, "%s", launch->ctl_path);
+    arg_add(&args, "--run-dir");
+    arg_add(&args, "%s", launch->run_dir);
+    arg_add(&args, "--name");
+    arg_add(&args, "%s", name);
+    arg_add(&args, "peer");
+    arg_add(&args, "down");
+    arg_add(&args, "%s", peer);
+    struct kvf_spawn spawn = {
+        .path = launch->ctl_path, .argv = args.argv, .handed_fd = -1, .has_output = true};
+    char said[256];
+    if (kvf_child_spawn(&child, &spawn) != 0) {
+        return kvf_launch_fail(launch, "cannot start %s", launch->ctl_path);
+    }
+    (void)kvf_child_read_all(&child, CTL_MS, said, sizeof(said));
+    bool has_ended = kvf_child_wait(&child, CTL_MS) && WIFEXITED(child.status);
+    return has_ended && WEXITSTATUS(child.status) == 0
+               ? 0
+               : kvf_launch_fail(launch, "daemon %s does not take its peer %s down", name,
+                                 peer);
+}
+
+int kvf_launch_end_lanes(struct kvf_launch *launch)
+{
+    const struct kvf_options *o = launch->options;
+    const struct kvf_fleet_plan *plan = &launch->fleet->shm->plan;
+    for (uint32_t d = 0; o->is_verbs && d < o->decode_count; d++) {
+        for (uint32_t k = 0; k < o->prefill_count; k++) {
+            const char *name = launch->daemons[o->prefill_count + d].name;
+            if (take_down(launch, name, plan->prefill_addr[k]) != 0) {
+                return -1;
+            }
+        }
+    }
+    return 0;
 }
 
 static int ask_stat(struct kvf_launch *launch, char *text)
@@ -416,7 +471,8 @@ void kvf_launch_read_stats(struct kvf_launch *launch)
             break;
         }
         take_stats(result, text);
-        if (result->stat_left == 0 && result->stat_opened == result->stat_ended) {
+        if (result->stat_left == 0 && result->stat_opened == result->stat_ended &&
+            result->devices.pairs_made == result->devices.pairs_destroyed) {
             break;
         }
         nanosleep(&pause, NULL); /* daemons write their stats now and then */

@@ -22,6 +22,7 @@ struct kvf_launch {
     char daemon_path[512];
     char stat_path[512];
     char proxy_path[512];
+    char ctl_path[512];
 };
 
 /* Writes the first reason why a run cannot go on; returns -1. */
@@ -38,6 +39,9 @@ int kvf_launch_engines(struct kvf_launch *launch);
 int kvf_launch_check(struct kvf_launch *launch);
 /* Waits for the engines, which end by themselves. 0, or -1 if one of them broke. */
 int kvf_launch_await_engines(struct kvf_launch *launch, uint32_t timeout_ms);
+/* Over verbs: takes every connection between the daemons down, so that their queue pairs are destroyed and the
+ * stats count all work there was. 0 or -1. */
+int kvf_launch_end_lanes(struct kvf_launch *launch);
 /* Asks kvfence-stat until the daemons hold nothing any more, for a bounded time; fills the result. */
 void kvf_launch_read_stats(struct kvf_launch *launch);
 /* Ends what still runs, in order, and removes the run directory. Safe at any stage. */

@@ -9,6 +9,14 @@
 #include "tests/torture/inject.h"
 
 #define TIMER_MS_MAX 60000u
+#define LANE_RATE 100u
+/* Over verbs a lane's window is all that paces it, and devices of a virtual machine choke on much. */
+#define ROOM_WINDOW_BYTES (UINT64_C(1) << 20)
+#define LANE_WINDOW_BYTES (UINT64_C(4) << 20)
+#define VERBS_ROOM_WINDOW_BYTES (UINT64_C(512) << 10)
+#define VERBS_LANE_WINDOW_BYTES (UINT64_C(1) << 20)
+/* A device of a machine that gets its CPU late answers late: 1.07 s before it is asked again, not 67 ms. */
+#define VERBS_TIMEOUT "rdma-timeout=18"
 
 enum option_id {
     OPT_TRANSPORT = 256,
@@ -57,7 +65,7 @@ static const struct number numbers[NUM_COUNT] = {
     [NUM_DONORS] = {"donors", 2000, 1, 1000000},
     [NUM_PREFILL] = {"prefill", 2, 1, KVF_ENGINES_OF_KIND_MAX},
     [NUM_DECODE] = {"decode", 1, 1, KVF_ENGINES_OF_KIND_MAX},
-    [NUM_LANE_RATE] = {"lane-rate", 100, 0, 100000},
+    [NUM_LANE_RATE] = {"lane-rate", LANE_RATE, 0, 100000},
     [NUM_LANES] = {"lanes", 1, 1, 8},
     [NUM_LANE_ROOMS] = {"lane-rooms", 4, 1, 64},
     [NUM_PAGES_MAX] = {"pages-max", 40, 16, 4096},
@@ -94,6 +102,7 @@ static const char short_options[] = ":h";
 struct parse {
     struct kvf_options options;
     uint32_t values[NUM_COUNT];
+    bool is_given[NUM_COUNT];
     const char *geometry;
     bool has_release;
     FILE *err;
@@ -283,6 +292,7 @@ static int take_number(struct parse *p, enum number_id id, const char *text)
         return refuse(p, n->name, text, allowed);
     }
     p->values[id] = (uint32_t)value;
+    p->is_given[id] = true;
     return 0;
 }
 
@@ -398,6 +408,37 @@ static void store_numbers(struct parse *p)
     o->time_limit_s = p->values[NUM_TIME_LIMIT];
 }
 
+static bool has_daemon_option(const struct kvf_options *o, const char *option)
+{
+    size_t name = strcspn(option, "=") + 1;
+    for (uint32_t i = 0; i < o->daemon_option_count; i++) {
+        if (strncmp(o->daemon_options[i], option, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* What was not given. */
+static void choose_standards(struct parse *p)
+{
+    struct kvf_options *o = &p->options;
+    if (o->is_verbs && !p->is_given[NUM_LANE_RATE]) {
+        o->lane_rate = 0; /* nobody paces a device */
+    }
+    if (o->room_window_bytes == 0) {
+        o->room_window_bytes = o->is_verbs ? VERBS_ROOM_WINDOW_BYTES : ROOM_WINDOW_BYTES;
+    }
+    if (o->lane_window_bytes == 0) {
+        uint64_t window = o->is_verbs ? VERBS_LANE_WINDOW_BYTES : LANE_WINDOW_BYTES;
+        o->lane_window_bytes = window > o->room_window_bytes ? window : o->room_window_bytes;
+    }
+    if (o->is_verbs && !has_daemon_option(o, VERBS_TIMEOUT) &&
+        o->daemon_option_count < KVF_DAEMON_OPTIONS_MAX) {
+        o->daemon_options[o->daemon_option_count++] = VERBS_TIMEOUT;
+    }
+}
+
 /* What only the options together can tell. */
 static int check_together(struct parse *p)
 {
@@ -444,8 +485,6 @@ int kvf_options_parse(int argc, char **argv, FILE *err, struct kvf_options *ret_
         p.values[i] = numbers[i].standard;
     }
     p.options.seed = 1;
-    p.options.room_window_bytes = UINT64_C(1) << 20;
-    p.options.lane_window_bytes = UINT64_C(4) << 20;
     kvf_policy_parse("drained", &p.options.policies[0]);
     p.options.policy_count = 1;
     optind = 0; /* a fresh start, also for a second parse in one process */
@@ -465,6 +504,7 @@ int kvf_options_parse(int argc, char **argv, FILE *err, struct kvf_options *ret_
         return 2;
     }
     store_numbers(&p);
+    choose_standards(&p);
     int rc = check_together(&p);
     if (rc == 0) {
         *ret_options = p.options;
@@ -510,7 +550,9 @@ static const char help_text[] =
     "                        or deepseek-v3-mla (planes / 61, tokens / 4: pages of 72 "
     "KiB)\n"
     "  --plane-divisor N, --token-divisor N   instead of the preset's\n"
-    "  --pages-max N         longer prompts are cut to so many pages. Default 40\n"
+    "  --pages-max N         longer prompts are cut to so many pages. Default 40\n";
+
+static const char help_more[] =
     "how bytes move\n"
     "  --transport tcp|verbs|local   tcp (default): a daemon beside each engine. verbs: the "
     "same over\n"
@@ -519,17 +561,22 @@ static const char help_text[] =
     "  --rdma-devices DECODE,PREFILL   with verbs: the device of the decode daemons, and of "
     "the "
     "prefill\n"
-    "                        daemons. Default: each daemon chooses\n"
+    "                        daemons. Default: the first two of this machine, so that bytes "
+    "leave one\n"
+    "                        and reach the other\n"
     "  --tcp-placement posted|checked   posted (default) places what was posted, as an "
     "RDMA NIC\n"
     "                        does; checked refuses it once the daemon has seen the abort, "
     "so that\n"
     "                        only bytes of the moment before are exposed\n"
-    "  --lane-rate MB/s      pace of a lane; 0 = unpaced. Default 100\n"
+    "  --lane-rate MB/s      pace of a lane; 0 = unpaced. Default 100, over verbs 0: nobody "
+    "paces devices\n"
     "  --lanes N, --lane-rooms N, --room-window BYTES, --lane-window BYTES\n"
-    "                        as of kvfenced. Default 1, 4, 1M, 4M\n"
+    "                        as of kvfenced. Default 1, 4, 1M, 4M; over verbs 1, 4, 512K, "
+    "1M\n"
     "  --daemon-option NAME=VALUE   one more option for every daemon: --daemon-option "
     "fence-ms=500\n"
+    "                        Over verbs rdma-timeout=18, unless another one is given\n"
     "  --proxy RULES         a kvfence-proxy in front of each prefill daemon: "
     "split:700, delay:5,\n"
     "                        stall@2s:500ms; kvfence-proxy --help has all. Rooms that "
@@ -563,4 +610,5 @@ static const char help_text[] =
 void kvf_options_help(FILE *out)
 {
     fputs(help_text, out);
+    fputs(help_more, out);
 }

@@ -175,6 +175,17 @@ static void print_heading(FILE *out, const struct kvf_report *report)
     fprintf(out, "trace: %s, %s requests, sha256 %.16s...\n", report->trace_path, rows,
             report->trace_sha256);
     fprintf(out, "schedule: %.16s... (the same for every policy)\n", report->schedule_hash);
+    if (o->is_verbs) {
+        fprintf(out,
+                "devices: decode %s, prefill %s; windows: %" PRIu64 " bytes a room, %" PRIu64
+                " a lane\n",
+                report->results[0].rdma_devices[0], report->results[0].rdma_devices[1],
+                o->room_window_bytes, o->lane_window_bytes);
+    }
+    for (uint32_t i = 0; i < o->daemon_option_count; i++) {
+        fprintf(out, "%s%s%s", i == 0 ? "daemons: " : ", ", o->daemon_options[i],
+                i + 1 == o->daemon_option_count ? "\n" : "");
+    }
     if (o->proxy[0] != 0) {
         fprintf(out, "network: %s\n", o->proxy);
     }
@@ -192,6 +203,19 @@ static bool uses_ledger(const struct kvf_report *report)
         }
     }
     return false;
+}
+
+static void print_devices(FILE *out, const struct kvf_report *report)
+{
+    const struct kvf_result *r = &report->results[report->result_count - 1];
+    const struct kvf_device_counts *d = &r->devices;
+    if (report->options->is_verbs && r->has_stats) {
+        fprintf(out,
+                "\n  devices: %" PRIu64 " queue pairs made, %" PRIu64 " destroyed; %" PRIu64
+                " work requests posted, %" PRIu64 " reaped, %" PRIu64 " written off\n",
+                d->pairs_made, d->pairs_destroyed, d->work_posted, d->work_reaped,
+                d->work_written_off);
+    }
 }
 
 static void print_terms(FILE *out, const struct kvf_report *report)
@@ -272,6 +296,7 @@ void kvf_report_table(FILE *out, const struct kvf_report *report)
     print_tally(out, report, "MB checked byte by byte", KVF_TALLY_BYTES_CHECKED, 1000000);
     print_row(out, report, "time", cell_seconds);
     print_row(out, report, "rate", cell_rate);
+    print_devices(out, report);
     print_terms(out, report);
     print_verdicts(out, report);
 }
@@ -326,6 +351,19 @@ static void json_setting(FILE *out, const struct kvf_report *report, const struc
             g->token_divisor, g->page_bytes, o->pages_max);
     fputs(",\n  \"proxy\": ", out);
     json_string(out, o->proxy);
+    fputs(",\n  \"daemon_options\": [", out);
+    for (uint32_t i = 0; i < o->daemon_option_count; i++) {
+        fputs(i == 0 ? "" : ", ", out);
+        json_string(out, o->daemon_options[i]);
+    }
+    fputs("]", out);
+    if (o->is_verbs) {
+        fputs(",\n  \"rdma_devices\": [", out);
+        json_string(out, r->rdma_devices[0]);
+        fputs(", ", out);
+        json_string(out, r->rdma_devices[1]);
+        fputs("]", out);
+    }
     fputs(",\n  \"trace\": ", out);
     json_string(out, report->trace_path);
     fprintf(out, ",\n  \"trace_sha256\": \"%s\",\n  \"schedule_hash\": \"%s\"",
@@ -359,6 +397,16 @@ static void json_run(FILE *out, const struct kvf_report *report, const struct kv
             ", \"unclean_ends\": %u}",
             r->has_stats ? "true" : "false", r->stat_opened, r->stat_ended, r->stat_left,
             r->daemons_unclean);
+    if (report->options->is_verbs) {
+        const struct kvf_device_counts *d = &r->devices;
+        fprintf(out,
+                ",\n  \"devices\": {\"queue_pairs_made\": %" PRIu64
+                ", \"queue_pairs_destroyed\": %" PRIu64 ", \"work_posted\": %" PRIu64
+                ", \"work_reaped\": %" PRIu64 ", \"work_written_off\": %" PRIu64
+                ", \"fences_failed\": %" PRIu64 ", \"memory_refused\": %" PRIu64 "}",
+                d->pairs_made, d->pairs_destroyed, d->work_posted, d->work_reaped,
+                d->work_written_off, d->fences_failed, d->memory_refused);
+    }
     fprintf(out, ",\n  \"seconds\": %.3f,\n  \"status\": %d,\n  \"why\": ", r->seconds,
             (int)status);
     json_string(out, why);
