@@ -11,6 +11,8 @@
 #define GONE_MS 5000u
 #define LATE_US 300000u /* what was held back arrives, and the daemon's counts are copied */
 #define THAW_EXTRA_NS UINT64_C(1000000000)
+/* Three times 4.096 us x 2^17, and some. */
+#define RETRIES_NS UINT64_C(2500000000)
 
 static void network_as_before(struct scene *s)
 {
@@ -131,7 +133,7 @@ static void freeze(struct scene *s, struct daemon *d)
 {
     daemon_signal(d, SIGSTOP);
     CHECK(kill(d->worker, SIGSTOP) == 0, "stop: %s", strerror(errno));
-    scene_network(s, "stall");
+    scene_control(s, "stall"); /* a device goes on with what it has, whoever is frozen */
 }
 
 /* After the bound and a second more. What the frozen side had under way goes on at once, before it hears that
@@ -145,8 +147,8 @@ static void thaw(struct scene *s, struct daemon *d, struct engine *e, const char
     }
     CHECK(kill(d->worker, SIGCONT) == 0, "continue: %s", strerror(errno));
     daemon_signal(d, SIGCONT);
-    scene_network(s, "clear");
-    scene_network(s, deaf_way);
+    scene_control(s, "clear");
+    scene_control(s, deaf_way);
     sleep_us(LATE_US);
     network_as_before(s);
     /* Its supervisor may have found the worker asleep too long and started the next. */
@@ -199,11 +201,38 @@ static void reset_all(struct scene *s)
 
 static void reset_lane(struct scene *s)
 {
+    if (settings.is_verbs) {
+        devices_cut_lane(s->sink, s->source);
+        return;
+    }
     scene_network(s, "reset/lane0");
+}
+
+static void link_down(struct scene *s)
+{
+    (void)s;
+    devices_link(false);
+}
+
+/* Not before every device has given up asking again. */
+static void await_retries(const struct scene *s)
+{
+    uint64_t until_ns = s->strike_ns + RETRIES_NS;
+    while (settings.is_verbs && now_ns() < until_ns) {
+        sleep_us(2000);
+    }
+}
+
+static void link_up(struct scene *s)
+{
+    await_retries(s);
+    devices_link(true);
+    s->ready_ns = now_ns();
 }
 
 static void mend_network(struct scene *s)
 {
+    await_retries(s);
     network_as_before(s);
     s->ready_ns = now_ns();
     sleep_us(LATE_US / 3u);
@@ -356,6 +385,12 @@ const struct fault_case fault_cases[] = {
      .mend_fn = replace_sink,
      .flows = SINK_ELSEWHERE,
      .mends_at_once = true},
+    {.name = "link-down",
+     .what = "the link of the device that receives is down for longer than the retries",
+     .strike_fn = link_down,
+     .mend_fn = link_up,
+     .flows = FLOW_TO_OTHER_SINK,
+     .wants_devices = true},
     {.name = "fence-co-rooms",
      .what = "one lane is reset under eight rooms, all of which get new grants and succeed",
      .strike_fn = reset_lane,

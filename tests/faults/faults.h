@@ -23,6 +23,7 @@
 #define FLOWS_MAX 3u
 #define DAEMON_OPTIONS_MAX 4u
 #define NETWORK_DELAY "delay:30"
+#define PATIENCE_VERBS 4u /* a virtual machine without hardware help is slow in all it does */
 
 struct settings {
     uint32_t times;
@@ -35,6 +36,9 @@ struct settings {
     bool is_json;
     bool is_quiet;
     bool is_quick;
+    bool
+        is_verbs; /* in the guest of scripts/rdma-guest, whose router is the devices' network */
+    uint32_t patience;       /* times the limits that are the test's own */
     bool is_drained_at_once; /* planted: engines take the fault for the proof */
     const char *daemon_options[DAEMON_OPTIONS_MAX]; /* NAME=VALUE */
     uint32_t daemon_option_count;
@@ -126,6 +130,7 @@ struct fault_case {
     bool always_holds_back;
     bool never_holds_back;
     bool needs_success; /* all rooms end in success: only grants die */
+    bool wants_devices; /* only with transport verbs */
     uint32_t rooms;     /* 0: ROOMS */
 };
 
@@ -145,7 +150,10 @@ violated(struct scene *s, const char *file, int line, const char *format, ...);
 /* scene.c */
 void scene_start(struct scene *s, const struct fault_case *fault, struct case_result *result);
 void scene_stop(struct scene *s);
-void scene_network(struct scene *s, const char *rules); /* the network's own delay stays */
+/* What the network does to control connections and lanes; its own delay stays. */
+void scene_network(struct scene *s, const char *rules);
+/* The same to what goes through the proxy alone: with devices, the control connection. */
+void scene_control(struct scene *s, const char *rules);
 uint64_t scene_bound_us(const struct daemon *d, enum which_bound which);
 /* Starts the engine that is to be killed; its rooms are open when this returns. */
 void scene_start_helper(struct scene *s, const uint64_t *keys, const int32_t *firsts);
@@ -160,6 +168,14 @@ extern const struct geometry source_geometry;
 void machine_watch(void);
 void machine_begin(void);
 uint64_t machine_late_ms(void);
+
+/* devices.c: the guest's network between its two devices, as the proxy is to streams. The sink is on the first one, the
+ * source on the second; others are where no byte of theirs crosses the router while it is struck. */
+const char *devices_of(const char *daemon);
+void devices_network(const char *rules);
+/* Packets of the lane between the two are lost, and no others. */
+void devices_cut_lane(const struct daemon *sink, const struct daemon *source);
+void devices_link(bool is_up);
 
 /* flow.c */
 struct flow *flow_start(struct scene *s, struct daemon *source, struct daemon *sink,
@@ -176,6 +192,9 @@ void pattern_fill(struct engine *e, uint64_t seed, int32_t first, uint32_t count
 uint64_t pattern_count_wrong(struct engine *e, uint64_t seed, int32_t first, uint32_t count);
 /* Bytes of words that are the seed's. */
 uint64_t pattern_count_right(struct engine *e, uint64_t seed, int32_t first, uint32_t count);
+/* Bytes of pieces that begin with the seed's first word: how much has landed, cheaply. */
+uint64_t pattern_count_begun(const struct engine *e, uint64_t seed, int32_t first,
+                             uint32_t count);
 
 /* report.c */
 void report_table(FILE *out, const struct fault_case *const *cases,

@@ -23,7 +23,7 @@ struct flow {
 
 static void expect_success(const struct flow *f, struct engine *e, kvf_room room)
 {
-    int state = kvf_wait(e->client, room, FLOW_ROOM_MS);
+    int state = kvf_wait(e->client, room, settings.patience * FLOW_ROOM_MS);
     if (state != KVF_SUCCESS) {
         struct kvf_room_info info = {.size_bytes = sizeof info};
         (void)kvf_room_info(e->client, room, &info);

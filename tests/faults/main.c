@@ -26,7 +26,8 @@ struct settings settings = {.times = 20,
                             .shares = {10, 50, 90},
                             .share_count = 3,
                             .probe_ms = 5000,
-                            .seed = 1};
+                            .seed = 1,
+                            .patience = 1};
 
 static const struct fault_case *chosen[CASES_MAX];
 static uint32_t chosen_count;
@@ -50,6 +51,7 @@ static const char help_text[] =
     "  --at LIST             shares of the bytes, in percent. Default 10,50,90\n"
     "  --quick               once at 50 %, pages watched for 0.5 s, two cases at a time\n"
     "  --placement WORD      posted (default): as an RDMA NIC places; or checked\n"
+    "  --transport WORD      tcp (default); or verbs, in the guest of scripts/rdma-guest\n"
     "  --jobs N              cases at a time; they mostly wait. Default 1\n"
     "  --probe-ms MS         how long pages are watched after drained. Default 5000\n"
     "  --inject drained-at-once   engines take the fault for the proof: must end with 1\n"
@@ -104,7 +106,9 @@ static int take_cases(char *list)
 static void choose_all(void)
 {
     for (uint32_t i = 0; i < fault_case_count; i++) {
-        chosen[chosen_count++] = &fault_cases[i];
+        if (settings.is_verbs || !fault_cases[i].wants_devices) {
+            chosen[chosen_count++] = &fault_cases[i];
+        }
     }
 }
 
@@ -144,6 +148,15 @@ static int take_placement(const char *text)
                : refuse("placement", text, "it is posted or checked");
 }
 
+static int take_transport(const char *text)
+{
+    settings.is_verbs = strcmp(text, "verbs") == 0;
+    settings.patience = settings.is_verbs ? PATIENCE_VERBS : 1u;
+    return settings.is_verbs || strcmp(text, "tcp") == 0
+               ? 0
+               : refuse("transport", text, "it is tcp or verbs");
+}
+
 static void list_cases(void)
 {
     for (uint32_t i = 0; i < fault_case_count; i++) {
@@ -180,6 +193,8 @@ static int take_option(int id, char *text)
         return 0;
     case 'p':
         return take_placement(text);
+    case 'T':
+        return take_transport(text);
     case 'm':
         if (!read_number(text, 60000, &number) || number == 0) {
             return refuse("probe-ms", text, "a whole number, 1 to 60000");
@@ -217,6 +232,7 @@ static int parse(int argc, char **argv)
                                             {"at", required_argument, NULL, 'a'},
                                             {"quick", no_argument, NULL, 'q'},
                                             {"placement", required_argument, NULL, 'p'},
+                                            {"transport", required_argument, NULL, 'T'},
                                             {"probe-ms", required_argument, NULL, 'm'},
                                             {"inject", required_argument, NULL, 'i'},
                                             {"daemon-option", required_argument, NULL, 'd'},
@@ -286,9 +302,11 @@ static void run_case(uint32_t i)
 {
     char program[] = "kvfence-faults";
     char *argv[] = {program, NULL};
-    uint32_t rounds = settings.times * settings.share_count;
+    uint32_t rounds = settings.times * settings.share_count * settings.patience;
     const struct test_case cases[] = {
-        {chosen[i]->name, run_current, rounds * ROUND_LIMIT_S + CASE_EXTRA_S}, {NULL, NULL, 0}};
+        {chosen[i]->name, run_current,
+         rounds * ROUND_LIMIT_S + settings.patience * CASE_EXTRA_S},
+        {NULL, NULL, 0}};
     uint64_t start_ns = now_ns();
     off_t said = quiet_fd >= 0 ? lseek(quiet_fd, 0, SEEK_END) : 0;
     current = i;
@@ -360,6 +378,12 @@ int main(int argc, char **argv)
     if (chosen_count == 0) {
         choose_all();
     }
+    for (uint32_t i = 0; i < chosen_count; i++) {
+        if (chosen[i]->wants_devices && !settings.is_verbs) {
+            return refuse("cases", chosen[i]->name, "is a case of --transport verbs");
+        }
+    }
+    settings.jobs = settings.is_verbs ? 1 : settings.jobs; /* there is one network */
     results = mmap(NULL, CASES_MAX * sizeof *results, PROT_READ | PROT_WRITE,
                    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     /* Standard output is the report's; the harness and the cases talk on standard error. */

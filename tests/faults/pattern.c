@@ -75,3 +75,16 @@ uint64_t pattern_count_right(struct engine *e, uint64_t seed, int32_t first, uin
 {
     return count_pages(e, seed, first, count, true);
 }
+
+uint64_t pattern_count_begun(const struct engine *e, uint64_t seed, int32_t first,
+                             uint32_t count)
+{
+    uint64_t pieces = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        for (uint32_t plane = 0; plane < e->geometry.plane_count; plane++) {
+            uint64_t word = word_of(base_of(seed, i, plane), 0);
+            pieces += memcmp(page_at(e, first + (int32_t)i, plane), &word, 8) == 0;
+        }
+    }
+    return pieces * e->geometry.page_bytes;
+}

@@ -108,6 +108,15 @@ static struct daemon *start_daemon(const char *name)
         extra[2 * i] = names[i];
         extra[2 * i + 1] = strchr(option, '=') + 1;
     }
+    if (settings.is_verbs) {
+        return daemon_start(name, "--listen", listen, "--transport", "verbs", "--rdma-devices",
+                            devices_of(name), "--rdma-timeout", "17", "--rdma-retry", "2",
+                            "--room-window", "512K", "--lane-window", "1M", "--liveness-ms",
+                            "2000", "--cooperative-ms", "1000", "--fence-ms", "3000",
+                            "--watchdog-ms", "3000", "--cpu", "none", "--spin", "off", extra[0],
+                            extra[1], extra[2], extra[3], extra[4], extra[5], extra[6],
+                            extra[7], NULL);
+    }
     return daemon_start(
         name, "--listen", listen, "--tcp-placement", settings.is_checked ? "checked" : "posted",
         "--lane-rate", LANE_RATE, "--liveness-ms", "1000", "--cooperative-ms", "500",
@@ -116,6 +125,14 @@ static struct daemon *start_daemon(const char *name)
 }
 
 void scene_network(struct scene *s, const char *rules)
+{
+    if (settings.is_verbs) {
+        devices_network(rules);
+    }
+    scene_control(s, rules);
+}
+
+void scene_control(struct scene *s, const char *rules)
 {
     char answer[200] = "";
     int rc = kvf_proxy_tell(&s->network, rules, answer, sizeof answer);
@@ -253,6 +270,9 @@ void scene_start(struct scene *s, const struct fault_case *fault, struct case_re
     CHECK(rc == 0, "%s does not start: %s", KVF_TEST_PROXY, strerror(-rc));
     s->via = *s->source;
     snprintf(s->via.listen, sizeof s->via.listen, "%s", s->network.listen);
+    if (settings.is_verbs) {
+        devices_network(NETWORK_DELAY);
+    }
     result->has_started = true;
     start_flows(s);
     if (fault->kills_sink_engine) {
@@ -287,6 +307,9 @@ void scene_stop(struct scene *s)
     }
     stop_engine(s->from);
     stop_engine(s->to);
+    if (settings.is_verbs) {
+        devices_network("clear");
+    }
     daemons_stop();
     kvf_proxy_stop(&s->network);
 }

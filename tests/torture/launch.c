@@ -20,7 +20,7 @@
 #define CTL_MS 10000u
 #define STAT_TRIES 30u
 #define STAT_PAUSE_NS 100000000L
-#define ARGS_MAX 64u
+#define ARGS_MAX 96u
 #define STAT_TEXT_BYTES (256u * 1024u)
 
 int kvf_launch_fail(struct kvf_launch *launch, const char *format, ...)

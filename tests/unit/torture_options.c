@@ -51,6 +51,28 @@ Test(options, defaults_are_those_of_the_demo)
     cr_assert(!o.is_checked && !o.is_compare);
 }
 
+Test(options, over_verbs_what_is_not_given_suits_devices_that_answer_late)
+{
+    struct kvf_options o;
+    char words[] = "--transport verbs --daemon-option rdma-timeout=14 --room-window 2M";
+    char error[256];
+    cr_assert_eq(parse(&o, words, error, sizeof(error)), 0);
+    cr_assert_eq(o.lane_rate, 0);
+    cr_assert_eq(o.room_window_bytes, 2 << 20);
+    cr_assert_eq(o.lane_window_bytes, 2 << 20, "never smaller than a room's");
+    cr_assert_eq(o.daemon_option_count, 4, "the given one is there once");
+    cr_assert_str_eq(o.daemon_options[0], "rdma-timeout=14");
+    cr_assert_str_eq(o.daemon_options[1], "cooperative-ms=2000");
+    char paced[] = "--transport verbs --lane-rate 7";
+    cr_assert_eq(parse(&o, paced, error, sizeof(error)), 0);
+    cr_assert_eq(o.lane_rate, 7);
+    cr_assert_eq(o.lane_window_bytes, 1 << 20);
+    char tcp[] = "--transport tcp";
+    cr_assert_eq(parse(&o, tcp, error, sizeof(error)), 0);
+    cr_assert_eq(o.daemon_option_count, 0);
+    cr_assert_eq(o.lane_rate, 100);
+}
+
 Test(options, rules_of_the_proxy_add_up_and_faults_are_told_from_what_is_harmless)
 {
     struct kvf_options o;
