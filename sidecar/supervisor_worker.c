@@ -20,7 +20,9 @@
 #include "sidecar/reap.h"
 #include "sidecar/supervisor_internal.h"
 
-#define START_LIMIT_NS (10 * KVF_NS_PER_S)
+/* Libraries of devices are found, loaded and tried meanwhile, on a machine that may be busy. A worker that starts
+ * has lent nothing, so no page waits for it. */
+#define START_LIMIT_NS (30 * KVF_NS_PER_S)
 /* Restarts are immediate, unless worker after worker ends soon after its start: then ever slower. */
 #define QUICK_DEATH_NS (2 * KVF_NS_PER_S)
 #define QUICK_DEATHS_FREE 5u

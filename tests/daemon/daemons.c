@@ -17,7 +17,7 @@
 #include "tests/daemon/harness.h"
 
 #define DAEMONS_MAX 8u
-#define READY_MS 10000u
+#define READY_MS 40000u
 #define ACCOUNT_MS 4000u
 #define STOP_MS 3000u
 #define EXIT_TEXT_MS 10000u
@@ -412,16 +412,22 @@ static bool descriptors_are_back(const struct daemon *d, uint32_t *ret_others,
     return *ret_others <= d->descriptors_at_start && *ret_sockets <= OWN_SOCKETS_MAX + streams;
 }
 
-static void show_numbers(const struct daemon *d)
+void daemon_show(const struct daemon *d)
 {
     struct kvf_stats_shm *copy = snapshot(d);
     const struct kvf_stats_name_shm *names =
         (const void *)((const unsigned char *)copy + copy->names_off);
     for (uint32_t i = 0; i < copy->name_count; i++) {
         uint64_t value = 0;
-        if (names[i].kind != KVF_STATS_HISTOGRAM &&
-            kvf_stats_find_value(copy, names[i].name, &value) == 0 && value != 0 &&
-            strncmp(names[i].name, "bound_", 6) != 0) {
+        const struct kvf_histogram_shm *h = names[i].kind == KVF_STATS_HISTOGRAM
+                                                ? kvf_stats_find_histogram(copy, names[i].name)
+                                                : NULL;
+        if (h != NULL) {
+            printf("     %s: %s median %llu, largest %llu\n", d->name, names[i].name,
+                   (unsigned long long)kvf_histogram_quantile(h, 500),
+                   (unsigned long long)kvf_histogram_quantile(h, 1000));
+        } else if (kvf_stats_find_value(copy, names[i].name, &value) == 0 && value != 0 &&
+                   strncmp(names[i].name, "bound_", 6) != 0) {
             printf("     %s: %s %llu\n", d->name, names[i].name, (unsigned long long)value);
         }
     }
@@ -439,7 +445,7 @@ static void account(const struct daemon *d)
         name = first_gauge_not_zero(d, &value);
     }
     if (name != NULL) {
-        show_numbers(d);
+        daemon_show(d);
     }
     CHECK(name == NULL, "%s: %s is still %llu", d->name, name, (unsigned long long)value);
     WAIT_FOR(descriptors_are_back(d, &others, &sockets), ACCOUNT_MS,

@@ -126,6 +126,8 @@ void daemon_wait_worker(struct daemon *d, uint32_t limit_ms);
 pid_t daemon_worker_now(const struct daemon *d);
 
 uint64_t daemon_stat(const struct daemon *d, const char *name);
+/* Prints what the stats say that is not zero. */
+void daemon_show(const struct daemon *d);
 uint64_t daemon_quantile(const struct daemon *d, const char *name, uint32_t per_mille);
 uint64_t daemon_histogram_count(const struct daemon *d, const char *name);
 

@@ -238,6 +238,14 @@ static void mend_network(struct scene *s)
     sleep_us(LATE_US / 3u);
 }
 
+static void mend_lane(struct scene *s)
+{
+    if (settings.is_verbs) {
+        devices_mend();
+    }
+    mend_network(s);
+}
+
 /* ---- replaced --------------------------------------------------------------------------------------- */
 
 /* The next daemon answers at the address while rooms of the old one are still to be proven; the engine of
@@ -394,7 +402,7 @@ const struct fault_case fault_cases[] = {
     {.name = "fence-co-rooms",
      .what = "one lane is reset under eight rooms, all of which get new grants and succeed",
      .strike_fn = reset_lane,
-     .mend_fn = mend_network,
+     .mend_fn = mend_lane,
      .flows = OTHER_PEERS,
      .never_holds_back = true,
      .needs_success = true,

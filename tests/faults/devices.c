@@ -5,7 +5,8 @@
 #include "tests/verbs/guest.h"
 
 /* What paces the lanes, as no daemon can. */
-#define SLOW_AND_LATE "set both delay 30ms rate 80mbit"
+#define SLOW_AND_LATE "delay 30ms rate 80mbit"
+#define LOST "loss 100%"
 
 const char *devices_of(const char *daemon)
 {
@@ -17,22 +18,29 @@ void devices_network(const char *rules)
 {
     static const struct {
         const char *rules;
-        const char *words;
-    } table[] = {{NETWORK_DELAY, SLOW_AND_LATE},
-                 {"clear", "clear"},
-                 {"stall", "cut"},
-                 {"cut/forth", "cut-forth"},
-                 {"cut/back", "cut-back"}};
+        const char *direction;
+        const char *netem;
+    } table[] = {{NETWORK_DELAY, "both", SLOW_AND_LATE},
+                 {"clear", "both", ""},
+                 {"stall", "both", LOST},
+                 {"cut/forth", "forth", LOST},
+                 {"cut/back", "back", LOST}};
     if (strcmp(rules, "reset") == 0) {
         return; /* there is no connection to reset; the control connection's end is the fault */
     }
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         if (strcmp(table[i].rules, rules) == 0) {
-            guest_net("%s", table[i].words);
+            guest_router(table[i].direction, table[i].netem);
             return;
         }
     }
     CHECK(false, "the guest's network knows no \"%s\"", rules);
+}
+
+void devices_mend(void)
+{
+    guest_net("clear");
+    devices_network(NETWORK_DELAY);
 }
 
 void devices_link(bool is_up)

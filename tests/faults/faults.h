@@ -16,7 +16,8 @@
 #define ROOMS 3u      /* in flight at a time, on each side */
 #define CO_ROOMS_MAX 8u
 #define ROOM_PAGES 96u
-#define SINK_SLOTS 40u /* of ROOM_PAGES pages; those under a probe are not used again */
+#define SINK_SLOTS_MAX 40u   /* of ROOM_PAGES pages; those under a probe are not used again */
+#define SINK_SLOTS_VERBS 14u /* a guest takes its time to register memory */
 #define SPARE_PAGES 16u
 #define SAMPLES_MAX 8192u
 #define CASES_MAX 32u
@@ -38,6 +39,7 @@ struct settings {
     bool is_quick;
     bool
         is_verbs; /* in the guest of scripts/rdma-guest, whose router is the devices' network */
+    uint32_t sink_slots;
     uint32_t patience;       /* times the limits that are the test's own */
     bool is_drained_at_once; /* planted: engines take the fault for the proof */
     const char *daemon_options[DAEMON_OPTIONS_MAX]; /* NAME=VALUE */
@@ -160,7 +162,7 @@ void scene_start_helper(struct scene *s, const uint64_t *keys, const int32_t *fi
 void scene_await_engine(struct scene *s, struct engine *e);
 struct engine *engine_on(struct daemon *d, kvf_pool *pool, const struct geometry *geometry);
 int role_engine(int argc, char **argv);
-extern const struct geometry sink_geometry;
+struct geometry sink_geometry(void);
 extern const struct geometry source_geometry;
 
 /* How long this machine kept somebody who wanted to run from a CPU: whoever judges a deadline wants to know.
@@ -176,6 +178,8 @@ void devices_network(const char *rules);
 /* Packets of the lane between the two are lost, and no others. */
 void devices_cut_lane(const struct daemon *sink, const struct daemon *source);
 void devices_link(bool is_up);
+/* Flows too are as before. */
+void devices_mend(void);
 
 /* flow.c */
 struct flow *flow_start(struct scene *s, struct daemon *source, struct daemon *sink,

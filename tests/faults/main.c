@@ -27,6 +27,7 @@ struct settings settings = {.times = 20,
                             .share_count = 3,
                             .probe_ms = 5000,
                             .seed = 1,
+                            .sink_slots = SINK_SLOTS_MAX,
                             .patience = 1};
 
 static const struct fault_case *chosen[CASES_MAX];
@@ -152,6 +153,7 @@ static int take_transport(const char *text)
 {
     settings.is_verbs = strcmp(text, "verbs") == 0;
     settings.patience = settings.is_verbs ? PATIENCE_VERBS : 1u;
+    settings.sink_slots = settings.is_verbs ? SINK_SLOTS_VERBS : SINK_SLOTS_MAX;
     return settings.is_verbs || strcmp(text, "tcp") == 0
                ? 0
                : refuse("transport", text, "it is tcp or verbs");

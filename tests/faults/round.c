@@ -64,7 +64,7 @@ struct round {
     uint64_t checked_ns;
 };
 
-static struct probe probes[SINK_SLOTS]; /* by slot; a case has a process of its own */
+static struct probe probes[SINK_SLOTS_MAX]; /* by slot; a case has a process of its own */
 static uint64_t swept_ns;
 
 static int32_t first_of(uint32_t slot)
@@ -106,7 +106,7 @@ static void probes_turn(struct scene *s, bool is_all)
     uint64_t now = now_ns();
     bool is_sweep = is_all || now - swept_ns >= SWEEP_NS;
     swept_ns = is_sweep ? now : swept_ns;
-    for (uint32_t i = 0; i < SINK_SLOTS; i++) {
+    for (uint32_t i = 0; i < settings.sink_slots; i++) {
         if (probes[i].is_out && (is_sweep || now >= probes[i].until_ns)) {
             probe_look(s, i);
             if (now >= probes[i].until_ns) {
@@ -119,7 +119,7 @@ static void probes_turn(struct scene *s, bool is_all)
 
 static void probes_await(struct scene *s)
 {
-    for (uint32_t i = 0; i < SINK_SLOTS; i++) {
+    for (uint32_t i = 0; i < settings.sink_slots; i++) {
         while (probes[i].is_out) {
             sleep_us(20000);
             probes_turn(s, false);
@@ -130,7 +130,7 @@ static void probes_await(struct scene *s)
 static uint32_t take_slot(struct scene *s, const struct round *r)
 {
     for (;;) {
-        for (uint32_t i = 0; i < SINK_SLOTS; i++) {
+        for (uint32_t i = 0; i < settings.sink_slots; i++) {
             bool is_taken = probes[i].is_out;
             for (uint32_t k = 0; k < r->count; k++) {
                 is_taken = is_taken || r->transfers[k].slot == i;
@@ -437,6 +437,9 @@ static void strike(struct round *r)
     machine_begin();
     s->strike_ns = now_ns();
     fault->strike_fn(s);
+    if (settings.is_verbs) { /* it may take its time, and is a fault only when it is there */
+        s->strike_ns = now_ns();
+    }
     for (uint32_t i = 0; fault->aborts && i < r->count; i++) {
         CHECK_CODE(kvf_abort(s->to->client, r->transfers[i].sink.room, 0), 0, "abort");
     }
@@ -469,7 +472,7 @@ static void try_new_room(struct round *r)
     scene_await_engine(s, s->from);
     scene_await_engine(s, s->to);
     uint64_t key = key_next();
-    int32_t in_first = (int32_t)(SINK_SLOTS * ROOM_PAGES);
+    int32_t in_first = (int32_t)(settings.sink_slots * ROOM_PAGES);
     int32_t out_first = (int32_t)(CO_ROOMS_MAX * ROOM_PAGES);
     pattern_fill(s->from, key, out_first, NEW_ROOM_PAGES);
     kvf_room in = engine_sink(s->to, key, in_first, NEW_ROOM_PAGES, &s->via);

@@ -19,8 +19,13 @@
 #define PORT_COUNT 10000u
 #define MACHINE_STEP_US 1000u
 
-const struct geometry sink_geometry = {
-    .plane_count = 8, .page_bytes = 4096, .page_count = SINK_SLOTS * ROOM_PAGES + SPARE_PAGES};
+struct geometry sink_geometry(void)
+{
+    return (struct geometry){.plane_count = 8,
+                             .page_bytes = 4096,
+                             .page_count = settings.sink_slots * ROOM_PAGES + SPARE_PAGES};
+}
+
 const struct geometry source_geometry = {.plane_count = 8,
                                          .page_bytes = 4096,
                                          .page_count = CO_ROOMS_MAX * ROOM_PAGES + SPARE_PAGES};
@@ -37,6 +42,12 @@ void violated(struct scene *s, const char *file, int line, const char *format, .
             r->violation + used, sizeof r->violation - (size_t)used,
             " [since the fault this machine kept a sleeper from its CPU for up to %llu ms]",
             (unsigned long long)machine_late_ms());
+    }
+    struct daemon *both[] = {s->source, s->sink};
+    for (uint32_t i = 0; i < 2; i++) {
+        if (both[i]->pid != 0) {
+            daemon_show(both[i]);
+        }
     }
     test_fail(file, line, "the promise of this case", "%s at %u %%: %s", s->fault->name,
               settings.shares[r->share], r->violation);
@@ -112,7 +123,7 @@ static struct daemon *start_daemon(const char *name)
         return daemon_start(name, "--listen", listen, "--transport", "verbs", "--rdma-devices",
                             devices_of(name), "--rdma-timeout", "17", "--rdma-retry", "2",
                             "--room-window", "512K", "--lane-window", "1M", "--liveness-ms",
-                            "2000", "--cooperative-ms", "1000", "--fence-ms", "3000",
+                            "4000", "--cooperative-ms", "1000", "--fence-ms", "5000",
                             "--watchdog-ms", "3000", "--cpu", "none", "--spin", "off", extra[0],
                             extra[1], extra[2], extra[3], extra[4], extra[5], extra[6],
                             extra[7], NULL);
@@ -161,14 +172,16 @@ struct engine *engine_on(struct daemon *d, kvf_pool *pool, const struct geometry
     return e;
 }
 
-/* argv: socket, address of the writer or "-", descriptor of the memory, then KEY FIRST pairs. */
+/* argv: socket, address of the writer or "-", descriptor of the memory, slots of the sink, then KEY FIRST pairs. */
 int role_engine(int argc, char **argv)
 {
     struct daemon own;
     struct daemon writer;
     kvf_pool *pool = NULL;
     bool is_sink = strcmp(argv[1], "-") != 0;
-    const struct geometry *g = is_sink ? &sink_geometry : &source_geometry;
+    settings.sink_slots = (uint32_t)atoi(argv[3]);
+    const struct geometry to = sink_geometry();
+    const struct geometry *g = is_sink ? &to : &source_geometry;
     memset(&own, 0, sizeof own);
     memset(&writer, 0, sizeof writer);
     snprintf(own.name, sizeof own.name, "helper");
@@ -178,7 +191,7 @@ int role_engine(int argc, char **argv)
     struct engine *e = engine_on(&own, pool, g);
     e->client = client_attach(&own, 0);
     e->region = region_register(e->client, pool, g);
-    for (int i = 3; i + 1 < argc; i += 2) {
+    for (int i = 4; i + 1 < argc; i += 2) {
         uint64_t key = strtoull(argv[i], NULL, 10);
         int32_t first = (int32_t)atoi(argv[i + 1]);
         if (is_sink) {
@@ -198,6 +211,7 @@ void scene_start_helper(struct scene *s, const uint64_t *keys, const int32_t *fi
 {
     bool is_sink = s->fault->kills_sink_engine;
     struct engine *e = is_sink ? s->to : s->from;
+    char slots[16];
     char words[1 + 2 * ROOMS][32];
     int fd = kvf_pool_fd(e->pool);
     snprintf(words[0], sizeof words[0], "%d", fd);
@@ -205,10 +219,11 @@ void scene_start_helper(struct scene *s, const uint64_t *keys, const int32_t *fi
         snprintf(words[1 + 2 * i], sizeof words[0], "%llu", (unsigned long long)keys[i]);
         snprintf(words[2 + 2 * i], sizeof words[0], "%d", (int)firsts[i]);
     }
+    snprintf(slots, sizeof slots, "%u", settings.sink_slots);
     fcntl(fd, F_SETFD, 0);
     s->helper =
         helper_start("engine", e->daemon->socket_path, is_sink ? s->via.listen : "-", words[0],
-                     words[1], words[2], words[3], words[4], words[5], words[6], NULL);
+                     slots, words[1], words[2], words[3], words[4], words[5], words[6], NULL);
     fcntl(fd, F_SETFD, FD_CLOEXEC);
     helper_expect(s->helper, "open", SERVE_MS);
 }
@@ -275,10 +290,11 @@ void scene_start(struct scene *s, const struct fault_case *fault, struct case_re
     }
     result->has_started = true;
     start_flows(s);
+    const struct geometry to = sink_geometry();
     if (fault->kills_sink_engine) {
-        s->to = engine_on(s->sink, pool_make(geometry_bytes(&sink_geometry)), &sink_geometry);
+        s->to = engine_on(s->sink, pool_make(geometry_bytes(&to)), &to);
     } else {
-        s->to = engine_start(s->sink, &sink_geometry, 0);
+        s->to = engine_start(s->sink, &to, 0);
     }
     if (fault->kills_source_engine) {
         s->from =

@@ -14,7 +14,7 @@
 #include "tests/torture/engine.h"
 #include "tests/torture/report.h"
 
-#define READY_MS 15000u
+#define READY_MS 60000u
 #define DAEMON_END_MS 8000u
 #define STAT_MS 3000u
 #define CTL_MS 10000u

@@ -99,9 +99,11 @@ static const char short_options[] = ":h";
 
 /* Of daemons over verbs, unless given: such devices are mostly a virtual machine's, which gets its CPU late and
  * answers late. A device is asked again after 1.07 s and not after 67 ms; a lane may have a quarter of the
- * cooperative deadline's worth under way, and keeps a delayed link busy only if that is more than a round trip. */
+ * cooperative deadline's worth under way, and keeps a delayed link busy only if that is more than a round trip; and a
+ * queue pair that is destroyed while its processor is wanted by all others takes seconds. */
 static const char *const verbs_daemon_options[] = {"rdma-timeout=18", "cooperative-ms=2000",
-                                                   "liveness-ms=5000", "watchdog-ms=5000"};
+                                                   "fence-ms=8000", "liveness-ms=5000",
+                                                   "watchdog-ms=5000"};
 #define OTHER_COUNT (sizeof(other_options) / sizeof(other_options[0]))
 
 struct parse {
@@ -584,8 +586,9 @@ static const char help_more[] =
     "  --daemon-option NAME=VALUE   one more option for every daemon: --daemon-option "
     "fence-ms=500\n"
     "                        Over verbs also rdma-timeout=18, cooperative-ms=2000, "
-    "liveness-ms=5000,\n"
-    "                        watchdog-ms=5000, each unless another value is given\n"
+    "fence-ms=8000,\n"
+    "                        liveness-ms=5000, watchdog-ms=5000, each unless another value is "
+    "given\n"
     "  --proxy RULES         a kvfence-proxy in front of each prefill daemon: "
     "split:700, delay:5,\n"
     "                        stall@2s:500ms; kvfence-proxy --help has all. Rooms that "

@@ -60,7 +60,7 @@ Test(options, over_verbs_what_is_not_given_suits_devices_that_answer_late)
     cr_assert_eq(o.lane_rate, 0);
     cr_assert_eq(o.room_window_bytes, 2 << 20);
     cr_assert_eq(o.lane_window_bytes, 2 << 20, "never smaller than a room's");
-    cr_assert_eq(o.daemon_option_count, 4, "the given one is there once");
+    cr_assert_eq(o.daemon_option_count, 5, "the given one is there once");
     cr_assert_str_eq(o.daemon_options[0], "rdma-timeout=14");
     cr_assert_str_eq(o.daemon_options[1], "cooperative-ms=2000");
     char paced[] = "--transport verbs --lane-rate 7";

@@ -1,5 +1,6 @@
 #include "tests/verbs/guest.h"
 
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +34,58 @@ void guest_net(const char *format, ...)
           "\"%s\" ends with %d: is this the guest of scripts/rdma-guest?", command, status);
 }
 
+/* A tc that waits for lines on its standard input. */
+static FILE *router_in;
+static FILE *router_out;
+
+static void start_router(void)
+{
+    char tc[] = "/usr/sbin/tc";
+    char *argv[] = {tc, "-n", "R", "-batch", "-", NULL};
+    int in[2];
+    int out[2];
+    CHECK(pipe2(in, O_CLOEXEC) == 0 && pipe2(out, O_CLOEXEC) == 0, "pipe");
+    pid_t pid = fork();
+    CHECK(pid >= 0, "fork");
+    if (pid == 0) {
+        dup2(in[0], STDIN_FILENO);
+        dup2(out[1], STDOUT_FILENO);
+        execv(argv[0], argv);
+        _exit(127);
+    }
+    close(in[0]);
+    close(out[1]);
+    router_in = fdopen(in[1], "w"); /* both owned until this process ends, and tc with it */
+    router_out = fdopen(out[0], "r");
+    CHECK(router_in != NULL && router_out != NULL, "pipe");
+}
+
+/* The first band of the queue is what no flow is named for. */
+static void set_band(const char *device, const char *netem)
+{
+    char line[LINE_BYTES];
+    fprintf(router_in,
+            "qdisc change dev %s parent 1:1 handle 11: netem limit 100000 %s\n"
+            "qdisc show dev lo\n",
+            device, netem); /* whose answer says that the first has been made */
+    fflush(router_in);
+    CHECK(fgets(line, sizeof line, router_out) != NULL && strncmp(line, "qdisc ", 6) == 0,
+          "tc does not answer for %s: is this the guest of scripts/rdma-guest?", device);
+}
+
+void guest_router(const char *direction, const char *netem)
+{
+    if (router_in == NULL) {
+        start_router();
+    }
+    if (strcmp(direction, "back") != 0) {
+        set_band("r1", netem);
+    }
+    if (strcmp(direction, "forth") != 0) {
+        set_band("r0", netem);
+    }
+}
+
 /* The number behind a word of the line: "lqpn 17". False if it is not there. */
 static bool find_number(const char *line, const char *word, uint32_t *ret_number)
 {
@@ -42,6 +95,14 @@ static bool find_number(const char *line, const char *word, uint32_t *ret_number
     }
     *ret_number = (uint32_t)strtoul(at + strlen(word), NULL, 10);
     return true;
+}
+
+/* The kernel names the thread that made the thing, and most are made by a helper's thread. */
+static bool is_thread_of(pid_t pid, uint32_t thread)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/task/%u", (int)pid, thread);
+    return access(path, F_OK) == 0;
 }
 
 /* Lines of `rdma resource show`: "link rxe0/1 lqpn 17 rqpn 18 type RC ... pid 123 comm kvfenced-worker". */
@@ -66,7 +127,7 @@ uint32_t guest_pairs(const char *device, pid_t pid, struct guest_pair *ret_pairs
         uint32_t owner;
         if (strstr(line, link) != NULL && find_number(line, " lqpn ", &pair.own) &&
             find_number(line, " rqpn ", &pair.other) && find_number(line, " pid ", &owner) &&
-            owner == (uint32_t)pid) {
+            is_thread_of(pid, owner)) {
             ret_pairs[count++] = pair;
         }
     }
@@ -81,7 +142,7 @@ uint32_t guest_count(const char *what, pid_t pid)
     FILE *out = ask(what);
     while (fgets(line, sizeof line, out) != NULL) {
         uint32_t owner;
-        count += find_number(line, " pid ", &owner) && owner == (uint32_t)pid;
+        count += find_number(line, " pid ", &owner) && is_thread_of(pid, owner);
     }
     CHECK_IS(pclose(out), 0, "rdma resource show");
     return count;
