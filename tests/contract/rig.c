@@ -166,6 +166,9 @@ static void host_fenced(void *ctx, uint32_t lane, uint32_t epoch)
     struct rig_end *end = ctx;
     note(end, RIG_FENCED, lane, epoch);
     end->fenced_count++;
+    if (end->fenced_hook != NULL) {
+        end->fenced_hook(end, lane);
+    }
 }
 
 static const struct kvf_transport_region *host_region(void *ctx, uint32_t client,
@@ -402,6 +405,16 @@ uint32_t rig_mark(struct rig *rig, uint32_t lane, uint64_t cookie, uint32_t hand
 {
     struct kvf_post p = {.cookie = cookie, .kind = kind, .handle = handle};
     return post(rig, lane, &p);
+}
+
+void rig_forget(struct rig *rig)
+{
+    assert(rig_all_completed(rig, 0));
+    memset(rig->source.completed, 0, sizeof(rig->source.completed));
+    rig->source.posted_count = 0;
+    rig->source.completed_count = 0;
+    rig->source.log_count = 0;
+    rig->sink.log_count = 0;
 }
 
 uint64_t rig_turn(struct rig *rig, bool wait)

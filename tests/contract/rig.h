@@ -74,10 +74,11 @@ struct rig_end {
     /* called from within completed_fn when set: for re-entrancy */
     void (*completed_hook)(struct rig_end *end, uint32_t lane, const struct kvf_post *post,
                            int status);
-    /* the same from within placed_fn, marker_fn and up_fn */
+    /* the same from within placed_fn, marker_fn, up_fn and fenced_fn */
     void (*placed_hook)(struct rig_end *end, uint32_t lane, uint32_t epoch, uint64_t bytes);
     void (*marker_hook)(struct rig_end *end, uint32_t lane, uint32_t handle);
     void (*up_hook)(struct rig_end *end, uint32_t lane);
+    void (*fenced_hook)(struct rig_end *end, uint32_t lane);
 };
 
 struct rig_options {
@@ -142,6 +143,9 @@ uint32_t rig_post(struct rig *rig, uint32_t lane, uint64_t cookie, uint32_t hand
                   uint32_t region, uint32_t page, uint32_t position, uint32_t pages);
 uint32_t rig_mark(struct rig *rig, uint32_t lane, uint64_t cookie, uint32_t handle,
                   uint8_t kind);
+
+/* Forgets posts and events so far: their numbers begin again. Every post must have completed. */
+void rig_forget(struct rig *rig);
 
 /* One turn of both ends. Bytes moved. */
 uint64_t rig_turn(struct rig *rig, bool wait);

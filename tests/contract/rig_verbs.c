@@ -27,6 +27,8 @@ struct kvf_verbs_config rig_verbs_config = {.port = 1,
 uint32_t rig_verbs_rails = 1;
 bool rig_verbs_keeps_fake;
 bool rig_verbs_leaves_something;
+uint8_t rig_verbs_real_timeout = 18;
+uint8_t rig_verbs_real_retry = 6;
 
 struct window {
     struct rig *rig;
@@ -413,9 +415,9 @@ static int end_create(struct rig *rig, struct rig_end *end,
                                        .remote_fn = on_remote,
                                        .now_fn = on_now};
     struct kvf_verbs_config verbs = rig_verbs_config;
-    if (real_names() != NULL) { /* emulated ones share their processor with much else */
-        verbs.timeout = 18;     /* 1 s, seven times */
-        verbs.retry = 6;
+    if (real_names() != NULL) {
+        verbs.timeout = rig_verbs_real_timeout;
+        verbs.retry = rig_verbs_real_retry;
     }
     name_rails(&verbs, is_sink);
     int rc = kvf_verbs_create(&rig->options.config, &verbs, &inner,

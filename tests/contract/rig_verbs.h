@@ -15,6 +15,11 @@ extern uint32_t
 extern bool rig_verbs_keeps_fake; /* the next rig finds the fake as it is: nothing is reset */
 extern bool rig_verbs_leaves_something; /* this test's devices keep objects at the end */
 
+/* What real devices get instead of rig_verbs_config's: 18 and 6 (1 s, seven times), as emulated ones share their
+ * processor with much else. */
+extern uint8_t rig_verbs_real_timeout;
+extern uint8_t rig_verbs_real_retry;
+
 /* NULL, or why the fake is not there: KVF_RIG_VERBS names real devices. */
 const char *rig_verbs_is_real(void);
 struct kvf_transport *rig_verbs_transport(struct rig_end *end);
