@@ -421,15 +421,17 @@ static void print_traffic(FILE *out, struct kvf_stat_daemon *daemon)
     static const struct item devices[] = {
         {"queue_pairs_made_total", "queue pairs made", FORM_COUNT},
         {"queue_pairs_destroyed_total", "destroyed", FORM_COUNT},
-        {"work_requests_written_off_total", "work written off", FORM_COUNT},
+        {"work_requests_posted_total", "work posted", FORM_COUNT},
+        {"work_requests_reaped_total", "reaped", FORM_COUNT},
+        {"work_requests_written_off_total", "written off", FORM_COUNT},
         {"stale_completions_total", "stale completions", FORM_COUNT},
         {"device_events_total", "events", FORM_COUNT},
         {"device_fences_failed_total", "fences failed", FORM_COUNT},
         {"device_memory_refused_total", "memory refused", FORM_COUNT},
         {"device_memory_withheld_total", "memory withheld", FORM_COUNT},
     };
-    static const struct item device[] = {
-        {"visibility_step", "visibility step", FORM_VISIBILITY},
+    static const struct item visibility[] = {
+        {"visibility_step", "step", FORM_VISIBILITY},
         {"flush_reads_total", "flushes", FORM_COUNT},
         {"flush_reads_failed_total", "failed", FORM_COUNT},
     };
@@ -446,7 +448,7 @@ static void print_traffic(FILE *out, struct kvf_stat_daemon *daemon)
     PRINT_ROW(out, daemon, "peers", peers);
     PRINT_ROW(out, daemon, "tcp", tcp);
     PRINT_ROW(out, daemon, "devices", devices);
-    PRINT_ROW(out, daemon, "device memory", device);
+    PRINT_ROW(out, daemon, "visibility", visibility);
     PRINT_ROW(out, daemon, "stale", stale);
 }
 
