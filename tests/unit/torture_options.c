@@ -191,6 +191,25 @@ Test(judge, each_fault_has_its_exit_status)
     cr_assert_eq(judge(&r), KVF_EXIT_LOST);
 }
 
+Test(judge, work_that_a_device_took_and_nobody_saw_again_is_lost)
+{
+    struct kvf_result r = clean(KVF_RELEASE_DRAINED);
+    r.devices = (struct kvf_device_counts){.pairs_made = 3,
+                                           .pairs_destroyed = 3,
+                                           .work_posted = 9,
+                                           .work_reaped = 7,
+                                           .work_written_off = 2};
+    cr_assert_eq(judge(&r), KVF_EXIT_CLEAN);
+    r.devices.work_reaped = 6;
+    cr_assert_eq(judge(&r), KVF_EXIT_LOST);
+    r.devices.work_reaped = 7;
+    r.devices.pairs_destroyed = 2;
+    cr_assert_eq(judge(&r), KVF_EXIT_LOST);
+    r.devices.pairs_destroyed = 3;
+    r.devices.fences_failed = 1;
+    cr_assert_eq(judge(&r), KVF_EXIT_LOST);
+}
+
 Test(judge, a_control_alone_is_foreign_or_too_weak)
 {
     struct kvf_result r = clean(KVF_RELEASE_EARLY);

@@ -60,17 +60,20 @@ static void start_router(void)
     CHECK(router_in != NULL && router_out != NULL, "pipe");
 }
 
-/* The first band of the queue is what no flow is named for. */
+/* The first band of the queue is what no flow is named for. Its line of the list that follows says that it is as
+ * wanted; lines of other bands may be left unread. */
 static void set_band(const char *device, const char *netem)
 {
     char line[LINE_BYTES];
     fprintf(router_in,
             "qdisc change dev %s parent 1:1 handle 11: netem limit 100000 %s\n"
-            "qdisc show dev lo\n",
-            device, netem); /* whose answer says that the first has been made */
+            "qdisc show dev %s\n",
+            device, netem, device);
     fflush(router_in);
-    CHECK(fgets(line, sizeof line, router_out) != NULL && strncmp(line, "qdisc ", 6) == 0,
-          "tc does not answer for %s: is this the guest of scripts/rdma-guest?", device);
+    do {
+        CHECK(fgets(line, sizeof line, router_out) != NULL,
+              "tc does not answer for %s: is this the guest of scripts/rdma-guest?", device);
+    } while (strstr(line, "netem 11: parent 1:1 ") == NULL);
 }
 
 void guest_router(const char *direction, const char *netem)
