@@ -37,6 +37,11 @@ void devices_network(const char *rules)
     CHECK(false, "the guest's network knows no \"%s\"", rules);
 }
 
+void devices_stop(void)
+{
+    guest_router_stop();
+}
+
 void devices_mend(void)
 {
     guest_net("clear");

@@ -180,6 +180,7 @@ void devices_cut_lane(const struct daemon *sink, const struct daemon *source);
 void devices_link(bool is_up);
 /* Flows too are as before. */
 void devices_mend(void);
+void devices_stop(void);
 
 /* flow.c */
 struct flow *flow_start(struct scene *s, struct daemon *source, struct daemon *sink,

@@ -325,6 +325,7 @@ void scene_stop(struct scene *s)
     stop_engine(s->to);
     if (settings.is_verbs) {
         devices_network("clear");
+        devices_stop();
     }
     daemons_stop();
     kvf_proxy_stop(&s->network);

@@ -35,8 +35,9 @@ void guest_net(const char *format, ...)
 }
 
 /* A tc that waits for lines on its standard input. */
-static FILE *router_in;
+static FILE *router_in; /* both owned until guest_router_stop */
 static FILE *router_out;
+static pid_t router;
 
 static void start_router(void)
 {
@@ -45,9 +46,9 @@ static void start_router(void)
     int in[2];
     int out[2];
     CHECK(pipe2(in, O_CLOEXEC) == 0 && pipe2(out, O_CLOEXEC) == 0, "pipe");
-    pid_t pid = fork();
-    CHECK(pid >= 0, "fork");
-    if (pid == 0) {
+    router = fork();
+    CHECK(router >= 0, "fork");
+    if (router == 0) {
         dup2(in[0], STDIN_FILENO);
         dup2(out[1], STDOUT_FILENO);
         execv(argv[0], argv);
@@ -55,7 +56,7 @@ static void start_router(void)
     }
     close(in[0]);
     close(out[1]);
-    router_in = fdopen(in[1], "w"); /* both owned until this process ends, and tc with it */
+    router_in = fdopen(in[1], "w");
     router_out = fdopen(out[0], "r");
     CHECK(router_in != NULL && router_out != NULL, "pipe");
 }
@@ -86,6 +87,16 @@ void guest_router(const char *direction, const char *netem)
     }
     if (strcmp(direction, "forth") != 0) {
         set_band("r0", netem);
+    }
+}
+
+void guest_router_stop(void)
+{
+    if (router_in != NULL) {
+        fclose(router_in); /* tc ends with its input */
+        fclose(router_out);
+        CHECK(waitpid(router, NULL, 0) == router, "tc cannot be awaited");
+        router_in = NULL;
     }
 }
 

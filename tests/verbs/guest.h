@@ -23,6 +23,8 @@ __attribute__((format(printf, 1, 2))) void guest_net(const char *format, ...);
 /* What the router does from now on to what it sends "forth", "back" or "both" ways, as guest-net's "set", but within
  * milliseconds: guest-net starts half a dozen programs, which takes seconds where the machine is busy. */
 void guest_router(const char *direction, const char *netem);
+/* Lets go of what that needed. The router stays as it is. */
+void guest_router_stop(void);
 /* The queue pairs that process has on the device. At most GUEST_PAIRS_MAX. */
 uint32_t guest_pairs(const char *device, pid_t pid, struct guest_pair *ret_pairs);
 /* How many "qp", "cq", "mr" or "pd" that process has, on all devices. */
