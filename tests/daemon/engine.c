@@ -37,7 +37,7 @@ uint64_t geometry_bytes(const struct geometry *g)
 kvf_client *client_attach(const struct daemon *d, uint32_t rooms_max)
 {
     struct kvf_attach_opts opts = {.size_bytes = sizeof opts,
-                                   .timeout_ms = 5000,
+                                   .timeout_ms = 20000,
                                    .socket_path = d->socket_path,
                                    .rooms_max = rooms_max};
     kvf_client *client = NULL;
