@@ -10,7 +10,7 @@
 #include "tests/torture/launch.h"
 
 #define STEP_NS 1000000L
-#define ENGINE_READY_NS UINT64_C(20000000000)
+#define ENGINE_READY_NS UINT64_C(60000000000)
 #define ENGINE_END_MS 20000u
 /* Beyond the bound: a request may wait for its other half until the bootstrap deadline. */
 #define STALL_EXTRA_NS UINT64_C(40000000000)
