@@ -212,7 +212,7 @@ Test(pitfalls_late, p44_late_packets_wait_in_the_router_and_hold_no_destroy)
     cr_assert(rig_until(rig, rig_markers_seen, 1));
     cr_assert(rig_until(rig, rig_all_completed, 0));
     cr_assert_geq(net_count("forth").sent, before + PAGES, "they took another way");
-    net("delay forth %us", DELAY_S);
+    net("delay forth 60s"); /* nobody waits for them */
     rig_post(rig, 0, 9, 1, 0, 0, 0, PAGES);
     rig->kind->ops->poll(rig->source.transport);
     net_fence(&rig->source, 0, 5);
@@ -353,7 +353,7 @@ Test(pitfalls_late, p03_a_writer_that_closed_its_transport_still_writes_unless_t
 {
     struct writer writers[2];
     struct rig *rig = rig_for_writers(writers);
-    net("delay forth %us", DELAY_S);
+    net("delay forth 12s"); /* two programs end meanwhile */
     for (uint32_t i = 0; i < 2; i++) {
         writer_writes(&writers[i]);
         close(writers[i].to);
