@@ -200,8 +200,7 @@ struct kvf_verbs_counts {
     uint64_t queue_pairs_destroyed;
     uint64_t posted; /* work requests and receives of queue pairs that are destroyed ... */
     uint64_t reaped; /* ... and their completions: the rest is written off */
-    uint64_t
-        fences_failed; /* the device refused to stop or destroy: such a fence never answers */
+    uint64_t fences_failed;     /* the device refused to destroy: such a fence never answers */
     uint64_t written_off;       /* work requests whose completion never came, at a destroy */
     uint64_t receives_dropped;  /* markers that came for a lane that is lost or being fenced */
     uint64_t completions_stray; /* of no lane's work request: a device's fault */

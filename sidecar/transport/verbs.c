@@ -404,16 +404,13 @@ static void verbs_fence(struct kvf_transport *t, uint32_t lane_idx, uint32_t epo
 }
 
 /* The helper moved the queue pair to ERR: what is posted comes back as completions, for the accounts. They
- * prove nothing about the pages. */
+ * prove nothing about the pages. A stop that was refused (there is no way to ERR from RESET, where a pair stays that
+ * could not be set up) brings no completions to wait for, and the proof never was the stop: the destroy is next. */
 static void on_stopped(struct kvf_verbs *v, struct kvf_verbs_lane *lane)
 {
-    if (lane->job.err != 0) {
-        get_stuck(v, lane);
-        return;
-    }
     lane->phase = KVF_VERBS_REAPING;
     kvf_verbs_age_add(v, &v->reaping, lane);
-    if (kvf_verbs_is_reaped(lane) || lane->cq->is_broken) {
+    if (lane->job.err != 0 || kvf_verbs_is_reaped(lane) || lane->cq->is_broken) {
         kvf_verbs_destroy_lane(v, lane);
     }
 }

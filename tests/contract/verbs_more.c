@@ -561,13 +561,55 @@ Test(verbs_more, p18_a_refused_destroy_is_no_fence)
     rig_destroy(rig);
 }
 
-Test(verbs_more, p18_a_refused_stop_is_no_fence)
+/* The stop was never the proof, so that its refusal takes none away; nor does it give one. */
+Test(verbs_more, p18_a_refused_stop_is_followed_by_the_destroy_which_alone_is_the_fence)
+{
+    struct rig *rig = rig_with(64, 1);
+    struct fake_knobs knobs;
+    struct fake_counts counts;
+    fake_get(&knobs);
+    knobs.stops_refused = 1;
+    knobs.is_gated = true;
+    fake_set(&knobs);
+    rig_post(rig, 0, 9, 1, 0, 0, 0, 4);
+    rig_turns(rig, 3);
+    rig_verbs_ask_fence(&rig->source, 0, 5);
+    for (uint32_t i = 0; i < 2; i++) { /* at the stop, then at the destroy */
+        uint32_t turns = 0;
+        do {
+            rig->kind->ops->poll(rig->source.transport);
+            usleep(50);
+            fake_counts(&counts);
+        } while (counts.gated == 0 && ++turns < 100000);
+        cr_assert_neq(counts.gated, 0, "the destroy comes");
+        settle(rig);
+        cr_assert_eq(rig->source.fenced_count, 0);
+        cr_assert(qp_of(&rig->source).exists);
+        fake_get(&knobs);
+        knobs.is_gated = false;
+        fake_set(&knobs);
+        while (counts.gated != 0) {
+            fake_counts(&counts);
+        }
+        knobs.is_gated = i == 0;
+        fake_set(&knobs);
+    }
+    settle(rig);
+    cr_assert_eq(rig->source.fenced_count, 1);
+    cr_assert_not(qp_of(&rig->source).exists);
+    cr_assert_eq(counts_of(&rig->source).fences_failed, 0);
+    each_completed_once(rig);
+    rig_destroy(rig);
+}
+
+Test(verbs_more, p18_a_refused_stop_and_a_refused_destroy_are_no_fence)
 {
     rig_verbs_leaves_something = true;
     struct rig *rig = rig_with(64, 1);
     struct fake_knobs knobs;
     fake_get(&knobs);
     knobs.stops_refused = 1;
+    knobs.destroys_refused = 1;
     fake_set(&knobs);
     rig_post(rig, 0, 9, 1, 0, 0, 0, 4);
     rig_turns(rig, 3);
@@ -577,7 +619,6 @@ Test(verbs_more, p18_a_refused_stop_is_no_fence)
     cr_assert_eq(rig->source.fenced_count, 0);
     cr_assert_eq(counts_of(&rig->source).fences_failed, 1);
     rig_destroy(rig);
-    cr_assert(true);
 }
 
 Test(verbs_more, p18_a_refused_deregistration_is_told_and_may_be_tried_again)

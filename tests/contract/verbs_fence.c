@@ -1,0 +1,146 @@
+/* What fences of transport verbs do not wait for: the state a queue pair is in. */
+#include <criterion/criterion.h>
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "sidecar/transport/transport.h"
+#include "tests/fake_verbs/fake_verbs.h"
+
+#define LANES 16u
+#define EPOCH 1u
+#define TURN_NS UINT64_C(200000)
+#define WAIT_TURNS 20000u
+
+static int (*real_modify)(struct ibv_qp *, struct ibv_qp_attr *, int);
+static bool refuses_init;
+static struct ibv_qp *in_reset;
+
+/* As real devices do: from RESET there is no way to ERR. */
+static int modify(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
+{
+    if (attr->qp_state == IBV_QPS_INIT && refuses_init) {
+        in_reset = qp;
+        refuses_init = false;
+        return ENOMEM;
+    }
+    if (attr->qp_state == IBV_QPS_ERR && qp == in_reset) {
+        return EINVAL;
+    }
+    return real_modify(qp, attr, mask);
+}
+
+struct world {
+    struct kvf_transport *t;
+    struct kvf_lane_end ends[LANES];
+    bool ready[LANES];
+    int lost[LANES];
+    bool fenced[LANES];
+};
+
+static uint64_t on_now(void *ctx)
+{
+    (void)ctx;
+    return fake_now_ns();
+}
+
+static void on_ready(void *ctx, uint32_t lane, uint32_t epoch, const struct kvf_lane_end *end)
+{
+    struct world *w = ctx;
+    (void)epoch;
+    w->ends[lane] = *end;
+    w->ready[lane] = true;
+}
+
+static void on_up(void *ctx, uint32_t lane, uint32_t epoch)
+{
+    (void)ctx;
+    (void)lane;
+    (void)epoch;
+}
+
+static void on_lost(void *ctx, uint32_t lane, uint32_t epoch, int err)
+{
+    struct world *w = ctx;
+    w->lost[lane] = err;
+    kvf_verbs_ops.fence(w->t, lane, epoch); /* as the core does, with its next action */
+}
+
+static void on_fenced(void *ctx, uint32_t lane, uint32_t epoch)
+{
+    struct world *w = ctx;
+    (void)epoch;
+    w->fenced[lane] = true;
+}
+
+static void begin(struct world *w)
+{
+    static struct kvf_verbs_lib lib;
+    struct kvf_transport_config config = {
+        .lanes_max = LANES, .turn_bytes_max = 65536, .posts_per_lane_max = 64};
+    struct kvf_verbs_config verbs = {.rails = {"fake0"},
+                                     .rail_count = 1,
+                                     .port = 1,
+                                     .receives_per_lane = 16,
+                                     .timeout = 12,
+                                     .retry = 3,
+                                     .stall_ns = UINT64_C(10000000000),
+                                     .reap_ns = UINT64_C(500000000)};
+    struct kvf_transport_host host = {.ctx = w,
+                                      .now_fn = on_now,
+                                      .ready_fn = on_ready,
+                                      .up_fn = on_up,
+                                      .lost_fn = on_lost,
+                                      .fenced_fn = on_fenced};
+    char error[128];
+    fake_reset();
+    lib = *fake_lib();
+    real_modify = lib.modify_qp;
+    lib.modify_qp = modify;
+    *w = (struct world){0};
+    cr_assert_eq(kvf_verbs_create(&config, &verbs, &host, &lib, &w->t, error, sizeof error), 0,
+                 "%s", error);
+}
+
+/* Until that is true, or for as long as such a thing ever takes. */
+static bool until(struct world *w, const bool *flag)
+{
+    for (uint32_t i = 0; i < WAIT_TURNS && !*flag; i++) {
+        (void)kvf_verbs_ops.poll(w->t);
+        fake_advance(fake_now_ns() + TURN_NS);
+        usleep(200);
+    }
+    return *flag;
+}
+
+static void open_sink(struct world *w, uint32_t lane)
+{
+    struct kvf_lane_open open = {
+        .lane = lane, .epoch = EPOCH, .lane_idx = 0, .accepted_fd = -1};
+    cr_assert_eq(kvf_verbs_ops.open(w->t, &open), 0);
+}
+
+static void end(struct world *w)
+{
+    struct fake_counts counts;
+    kvf_verbs_ops.close(w->t);
+    fake_counts(&counts);
+    cr_assert_eq(counts.objects, 0);
+}
+
+/* It cannot go to ERR, and need not: its destroy is the proof. */
+Test(verbs_fence, a_queue_pair_that_could_not_be_set_up_is_fenced_all_the_same)
+{
+    struct world w;
+    struct kvf_verbs_counts counts;
+    begin(&w);
+    refuses_init = true;
+    open_sink(&w, 0);
+    cr_assert(until(&w, &w.fenced[0]));
+    cr_assert_eq(w.lost[0], ENOMEM);
+    kvf_verbs_counts(w.t, &counts);
+    cr_assert_eq(counts.fences_failed, 0);
+    cr_assert_eq(counts.queue_pairs_destroyed, 1);
+    end(&w);
+}
