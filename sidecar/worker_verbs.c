@@ -15,7 +15,7 @@
 
 static int watch_all(struct kvf_worker *w)
 {
-    int fds[2 + 2 * KVF_RAILS_MAX];
+    int fds[3 + 2 * KVF_RAILS_MAX];
     uint32_t count = kvf_verbs_fds(w->ways[WAY_VERBS].t, fds, sizeof(fds) / sizeof(fds[0]));
     for (uint32_t i = 0; i < count; i++) {
         struct epoll_event ev = {.events = EPOLLIN,

@@ -139,6 +139,23 @@ void kvf_helper_push(struct kvf_helper *helper, struct kvf_job *job)
     pthread_mutex_unlock(&helper->lock);
 }
 
+bool kvf_helper_cancel(struct kvf_helper *helper, struct kvf_job *job)
+{
+    pthread_mutex_lock(&helper->lock);
+    struct job_list *todo = &helper->todo;
+    struct kvf_job **at = &todo->head;
+    while (*at != NULL && *at != job) {
+        at = &(*at)->next;
+    }
+    bool waited = *at != NULL;
+    if (waited) {
+        *at = job->next;
+        todo->tail = job->next == NULL ? at : todo->tail;
+    }
+    pthread_mutex_unlock(&helper->lock);
+    return waited;
+}
+
 struct kvf_job *kvf_helper_take(struct kvf_helper *helper)
 {
     pthread_mutex_lock(&helper->lock);

@@ -1,10 +1,12 @@
 /* A thread for calls that can take long, beside the loop: one for mapping, unmapping and registration, one
  * for queue pairs alone, since a fence must not stand behind an 80 GB registration.
  *
- * A job belongs to exactly one side at a time: to the helper from push until take. */
+ * A job belongs to exactly one side at a time: to the helper from push until take, or until a cancel that came in
+ * time. */
 #ifndef KVF_HOST_HELPER_H
 #define KVF_HOST_HELPER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct kvf_helper;
@@ -19,6 +21,9 @@ int kvf_helper_create(struct kvf_helper **ret_helper);
 /* Readable when a job may be taken. Owned by the helper. */
 int kvf_helper_fd(const struct kvf_helper *helper);
 void kvf_helper_push(struct kvf_helper *helper, struct kvf_job *job);
+/* true: the job had not begun, and is the caller's again. false: it is at work or through, and take brings it.
+ * Looks at every job that waits. */
+bool kvf_helper_cancel(struct kvf_helper *helper, struct kvf_job *job);
 /* A job whose work_fn has returned, in order of push; NULL: none. Clears the descriptor. */
 struct kvf_job *kvf_helper_take(struct kvf_helper *helper);
 

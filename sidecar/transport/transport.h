@@ -185,7 +185,7 @@ int kvf_verbs_create(const struct kvf_transport_config *config,
                      const struct kvf_transport_host *host, const struct kvf_verbs_lib *lib,
                      struct kvf_transport **ret_transport, char *ret_error, size_t error_cap);
 /* Descriptors that the worker watches, and what it calls when one is readable (any thread's epoll, loop only).
- * Returns how many; cap at least 2 + 2 * KVF_RAILS_MAX. */
+ * Returns how many; cap at least 3 + 2 * KVF_RAILS_MAX. */
 uint32_t kvf_verbs_fds(const struct kvf_transport *t, int *ret_fds, uint32_t cap);
 void kvf_verbs_ready(struct kvf_transport *t);
 /* Before the loop sleeps: asks the devices for a wake-up, then polls once more. True: nothing came meanwhile,

@@ -1,7 +1,7 @@
 /* Lanes of transport verbs: opening, joining, turns, fences.
  *
- * A lane is a queue pair. What can take long (making, changing and destroying it) is done by a thread of its own
- * (verbs_qp.c), and the loop only polls completion queues (verbs_poll.c) and posts (verbs_post.c). The proof of
+ * A lane is a queue pair. What can take long (making, changing and destroying it) is done by two threads of their
+ * own (verbs_qp.c), one of them for fences alone, and the loop only polls completion queues (verbs_poll.c) and posts (verbs_post.c). The proof of
  * a fence is the destroy that returned: until then a write that is on its way may still land, whatever the
  * completions say, whatever state the queue pair is in, and however long ago that was.
  *
@@ -70,6 +70,9 @@ static void free_all(struct kvf_verbs *v)
     if (v->helper != NULL) {
         kvf_helper_destroy(v->helper);
     }
+    if (v->fencer != NULL) {
+        kvf_helper_destroy(v->fencer);
+    }
     if (v->rails != NULL) {
         kvf_verbs_rails_close(v);
     }
@@ -133,6 +136,9 @@ int kvf_verbs_create(const struct kvf_transport_config *config,
     int rc = allocate(v);
     if (rc == 0) {
         rc = kvf_helper_create(&v->helper);
+    }
+    if (rc == 0) {
+        rc = kvf_helper_create(&v->fencer);
     }
     if (rc != 0) {
         (void)snprintf(ret_error, error_cap, "no memory or no thread for lanes");
@@ -246,7 +252,9 @@ void kvf_verbs_push(struct kvf_verbs *v, struct kvf_verbs_job *job, enum kvf_ver
         assert(!job->lane->job_out);
         job->lane->job_out = true;
     }
-    kvf_helper_push(v->helper, &job->job);
+    bool is_fence =
+        work == KVF_VERBS_STOP || work == KVF_VERBS_DESTROY || work == KVF_VERBS_CQ_DESTROY;
+    kvf_helper_push(is_fence ? v->fencer : v->helper, &job->job);
 }
 
 /* ---- open and join ----------------------------------------------------------------------------------- */
@@ -398,6 +406,10 @@ static void verbs_fence(struct kvf_transport *t, uint32_t lane_idx, uint32_t epo
     lane->owes_up = false;
     lane->owes_lost = 0;
     kvf_verbs_age_remove(v, lane);
+    if (lane->job_out && kvf_helper_cancel(v->helper, &lane->job.job)) {
+        lane->job_out = false; /* a make or a join that nobody needs any more */
+        v->jobs_out--;
+    }
     if (!lane->job_out) {
         fence_begin(v, lane);
     }
@@ -511,15 +523,12 @@ static void lane_job_back(struct kvf_verbs *v, struct kvf_verbs_lane *lane)
     }
 }
 
-static uint64_t take_jobs(struct kvf_verbs *v)
+static uint64_t take_from(struct kvf_verbs *v, struct kvf_helper *helper)
 {
     uint64_t taken = 0;
     struct kvf_job *back = NULL;
-    if (v->jobs_out == 0) {
-        return 0; /* the question alone costs a call of the system */
-    }
     /* To the end: the take that finds nothing makes the descriptor unreadable. */
-    while ((back = kvf_helper_take(v->helper)) != NULL) {
+    while ((back = kvf_helper_take(helper)) != NULL) {
         struct kvf_verbs_job *job = (struct kvf_verbs_job *)back;
         v->jobs_out--;
         taken++;
@@ -534,6 +543,15 @@ static uint64_t take_jobs(struct kvf_verbs *v)
         } /* a queue that cannot be destroyed keeps its place */
     }
     return taken;
+}
+
+static uint64_t take_jobs(struct kvf_verbs *v)
+{
+    if (v->jobs_out == 0) {
+        return 0; /* the question alone costs a call of the system */
+    }
+    uint64_t taken = take_from(v, v->helper);
+    return taken + take_from(v, v->fencer);
 }
 
 /* ---- turns ------------------------------------------------------------------------------------------- */
@@ -618,8 +636,9 @@ uint32_t kvf_verbs_fds(const struct kvf_transport *t, int *ret_fds, uint32_t cap
 {
     const struct kvf_verbs *v = kvf_const_verbs_of(t);
     uint32_t count = 0;
-    assert(cap >= 2u + 2u * KVF_RAILS_MAX);
+    assert(cap >= 3u + 2u * KVF_RAILS_MAX);
     ret_fds[count++] = kvf_helper_fd(v->helper);
+    ret_fds[count++] = kvf_helper_fd(v->fencer);
     for (uint32_t i = 0; i < v->rail_count; i++) {
         ret_fds[count++] = v->rails[i].channel->fd;
         ret_fds[count++] = v->rails[i].context->async_fd;
@@ -684,6 +703,8 @@ static void verbs_close(struct kvf_transport *t)
     struct kvf_verbs *v = kvf_verbs_of(t);
     kvf_helper_destroy(v->helper); /* with the jobs it had */
     v->helper = NULL;
+    kvf_helper_destroy(v->fencer);
+    v->fencer = NULL;
     for (uint32_t i = 0; i < v->config.lanes_max; i++) {
         struct kvf_verbs_lane *lane = &v->lanes[i];
         if (lane->state == KVF_VERBS_FREE) {

@@ -1,11 +1,13 @@
 /* What the files of transport verbs share: rails, completion queues, lanes and their jobs. For nobody else.
  *
- * Two threads: the loop, and the queue pairs' own thread (the helper), which runs the jobs of verbs_qp.c. A
- * lane has one job. From push until take it belongs to the helper, with the queue pair in it; the loop then
+ * Three threads: the loop, and the queue pairs' own two (the helper makes and joins, the fencer stops and
+ * destroys), which run the jobs of verbs_qp.c. A lane has one job, with one of them at a time. From push until take it belongs to the helper, with the queue pair in it; the loop then
  * only remembers what it wants next (job_out). What the helper keeps for itself is in struct kvf_verbs_rail
  * under "helper". */
 #ifndef KVF_TRANSPORT_VERBS_LANE_H
 #define KVF_TRANSPORT_VERBS_LANE_H
+
+#include <pthread.h>
 
 #include "sidecar/host/helper.h"
 #include "sidecar/transport/transport.h"
@@ -151,8 +153,10 @@ struct kvf_verbs_rail {
     uint8_t seen[KVF_VERBS_GIDS_MAX][16];
     /* helper */
     struct ibv_gid_entry entries[KVF_VERBS_GIDS_MAX];
-    uint32_t numbers[KVF_VERBS_NUMBERS_KEPT];
-    uint32_t number_count; /* runs free */
+    /* helper and fencer */
+    pthread_mutex_t numbers_lock;
+    uint32_t numbers[KVF_VERBS_NUMBERS_KEPT]; /* under the lock */
+    uint32_t number_count;                    /* under the lock; runs free */
 };
 
 struct kvf_verbs_entry {
@@ -217,7 +221,8 @@ struct kvf_verbs {
     struct kvf_verbs_config verbs;
     struct kvf_transport_host host;
     const struct kvf_verbs_lib *lib;
-    struct kvf_helper *helper;
+    struct kvf_helper *helper; /* makes, joins, looks */
+    struct kvf_helper *fencer; /* stops, destroys */
     uint32_t jobs_out;
     uint64_t now_ns; /* of this poll */
     struct kvf_verbs_rail *rails;

@@ -1,7 +1,7 @@
-/* The calls that make, change and destroy queue pairs: on a thread of their own, one job at a time.
+/* The calls that make, change and destroy queue pairs: on two threads of their own, one job at a time each.
  *
- * A fence is a job like the others, and so never stands behind a registration; it may stand behind the making of
- * another lane, which takes as long as a fence does. Nothing here calls back. Queue pairs are never reset: a
+ * One call of a join may take a second, while the kernel looks for a neighbour that does not answer. So fences have
+ * a thread that nothing else uses, and never stand behind a registration, a make or a join of another lane. Nothing here calls back. Queue pairs are never reset: a
  * reset forgets completions, and the number would speak for two connections. */
 #include <errno.h>
 #include <string.h>
@@ -34,21 +34,24 @@ static struct kvf_verbs_rail *rail_of(const struct kvf_verbs_job *job)
 
 /* ---- numbers ------------------------------------------------------------------------------------------- */
 
-static bool was_used_lately(const struct kvf_verbs_rail *rail, uint32_t qpn)
+static bool was_used_lately(struct kvf_verbs_rail *rail, uint32_t qpn)
 {
+    bool was = false;
+    pthread_mutex_lock(&rail->numbers_lock);
     uint32_t count = rail->number_count < KVF_VERBS_NUMBERS_KEPT ? rail->number_count
                                                                  : KVF_VERBS_NUMBERS_KEPT;
-    for (uint32_t i = 0; i < count; i++) {
-        if (rail->numbers[i] == qpn) {
-            return true;
-        }
+    for (uint32_t i = 0; i < count && !was; i++) {
+        was = rail->numbers[i] == qpn;
     }
-    return false;
+    pthread_mutex_unlock(&rail->numbers_lock);
+    return was;
 }
 
 static void note_number(struct kvf_verbs_rail *rail, uint32_t qpn)
 {
+    pthread_mutex_lock(&rail->numbers_lock);
     rail->numbers[rail->number_count++ % KVF_VERBS_NUMBERS_KEPT] = qpn;
+    pthread_mutex_unlock(&rail->numbers_lock);
 }
 
 static struct ibv_qp *create_one(struct kvf_verbs_job *job)
@@ -68,7 +71,8 @@ static struct ibv_qp *create_one(struct kvf_verbs_job *job)
 }
 
 /* A packet of a dead connection may still be under way, and the number is what it asks for. So a number that was
- * used lately is held while another one is made. One more than the numbers kept is always enough. */
+ * used lately is held while another one is made. One more than the numbers kept is enough, unless others are given
+ * back meanwhile: then it is refused, and the lane is tried again. */
 static int create_fresh(struct kvf_verbs_job *job)
 {
     struct kvf_verbs_rail *rail = rail_of(job);
@@ -83,6 +87,9 @@ static int create_fresh(struct kvf_verbs_job *job)
     }
     if (qp == NULL) {
         rc = errno > 0 ? -errno : -ENOMEM;
+    } else if (was_used_lately(rail, qp->qp_num)) {
+        (void)job->verbs->lib->destroy_qp(qp);
+        rc = -EAGAIN;
     }
     job->numbers_avoided = held_count;
     for (uint32_t i = 0; i < held_count; i++) {
@@ -284,12 +291,12 @@ static int stop(const struct kvf_verbs_job *job)
 /* The proof: when this returned 0, the device does nothing for that queue pair any more. */
 static int destroy(struct kvf_verbs_job *job)
 {
-    uint32_t qpn = job->qp->qp_num;
+    /* Noted first: the other thread may be given the number before this call has returned. */
+    note_number(rail_of(job), job->qp->qp_num);
     int rc = job->verbs->lib->destroy_qp(job->qp);
     if (rc != 0) {
         return rc > 0 ? -rc : rc;
     }
-    note_number(rail_of(job), qpn);
     job->qp = NULL;
     return 0;
 }

@@ -208,6 +208,7 @@ int kvf_verbs_rails_open(struct kvf_verbs *v, char *ret_error, size_t error_cap)
     for (uint32_t i = 0; i < v->verbs.rail_count; i++) {
         struct kvf_verbs_rail *rail = &v->rails[i];
         rail->idx = i;
+        pthread_mutex_init(&rail->numbers_lock, NULL);
         rail->look_job = (struct kvf_verbs_job){.rail = i};
         v->rail_count = i + 1;
         int rc = rail_open(v, rail, v->verbs.rails[i], ret_error, error_cap);
@@ -238,6 +239,7 @@ void kvf_verbs_rails_close(struct kvf_verbs *v)
         if (rail->context != NULL) {
             (void)v->lib->close_device(rail->context);
         }
+        pthread_mutex_destroy(&rail->numbers_lock);
     }
 }
 

@@ -1,7 +1,8 @@
-/* What fences of transport verbs do not wait for: the state a queue pair is in. */
+/* What fences of transport verbs do not wait for: the state a queue pair is in, and what is done for other lanes. */
 #include <criterion/criterion.h>
 
 #include <errno.h>
+#include <semaphore.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -16,10 +17,19 @@
 static int (*real_modify)(struct ibv_qp *, struct ibv_qp_attr *, int);
 static bool refuses_init;
 static struct ibv_qp *in_reset;
+static sem_t join_begun;
+static sem_t join_may_end;
 
-/* As real devices do: from RESET there is no way to ERR. */
+/* As real devices do: from RESET there is no way to ERR. And as the kernel: an address on the link that nobody
+ * answers for is looked for within modify to RTR, here until the test has seen enough. */
 static int modify(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 {
+    if (attr->qp_state == IBV_QPS_RTR && attr->ah_attr.grh.dgid.raw[15] == 99) {
+        sem_post(&join_begun);
+        while (sem_wait(&join_may_end) != 0) {
+        }
+        return ETIMEDOUT;
+    }
     if (attr->qp_state == IBV_QPS_INIT && refuses_init) {
         in_reset = qp;
         refuses_init = false;
@@ -95,6 +105,8 @@ static void begin(struct world *w)
                                       .fenced_fn = on_fenced};
     char error[128];
     fake_reset();
+    cr_assert_eq(sem_init(&join_begun, 0, 0), 0);
+    cr_assert_eq(sem_init(&join_may_end, 0, 0), 0);
     lib = *fake_lib();
     real_modify = lib.modify_qp;
     lib.modify_qp = modify;
@@ -142,5 +154,39 @@ Test(verbs_fence, a_queue_pair_that_could_not_be_set_up_is_fenced_all_the_same)
     kvf_verbs_counts(w.t, &counts);
     cr_assert_eq(counts.fences_failed, 0);
     cr_assert_eq(counts.queue_pairs_destroyed, 1);
+    end(&w);
+}
+
+/* One peer's address is silent, and a join to it is under way; what others wait for goes on meanwhile. */
+Test(verbs_fence, a_join_that_takes_long_delays_no_fence_but_its_own_lanes)
+{
+    struct world w;
+    struct fake_counts counts;
+    begin(&w);
+    for (uint32_t i = 0; i < 3; i++) {
+        open_sink(&w, i);
+        cr_assert(until(&w, &w.ready[i]));
+    }
+    struct kvf_lane_end silent = w.ends[2];
+    memset(silent.gid, 0, 16);
+    silent.gid[10] = 0xff;
+    silent.gid[11] = 0xff;
+    silent.gid[15] = 99;
+    cr_assert_eq(kvf_verbs_ops.join(w.t, 0, EPOCH, &silent), 0);
+    cr_assert_eq(kvf_verbs_ops.join(w.t, 1, EPOCH, &silent), 0);
+    open_sink(&w, 3);
+    cr_assert_eq(sem_wait(&join_begun), 0);
+    for (uint32_t i = 0; i < 4; i++) {
+        kvf_verbs_ops.fence(w.t, i, EPOCH);
+    }
+    cr_expect(until(&w, &w.fenced[2]), "another peer's lane");
+    cr_expect(until(&w, &w.fenced[1]), "a join that has not begun");
+    cr_expect(until(&w, &w.fenced[3]), "a make that has not begun");
+    cr_assert_not(w.fenced[0], "its queue pair is in the call");
+    fake_counts(&counts);
+    cr_expect_eq(counts.qps_made, 3);
+    sem_post(&join_may_end);
+    sem_post(&join_may_end);
+    cr_assert(until(&w, &w.fenced[0]));
     end(&w);
 }

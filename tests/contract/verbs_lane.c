@@ -585,9 +585,9 @@ Test(verbs_lane, a_device_that_dies_takes_all_its_lanes)
 
 static bool is_readable(struct rig_end *end)
 {
-    int fds[2 + 2 * KVF_RAILS_MAX];
-    struct pollfd polled[2 + 2 * KVF_RAILS_MAX];
-    uint32_t count = kvf_verbs_fds(rig_verbs_transport(end), fds, 2 + 2 * KVF_RAILS_MAX);
+    int fds[3 + 2 * KVF_RAILS_MAX];
+    struct pollfd polled[3 + 2 * KVF_RAILS_MAX];
+    uint32_t count = kvf_verbs_fds(rig_verbs_transport(end), fds, 3 + 2 * KVF_RAILS_MAX);
     for (uint32_t i = 0; i < count; i++) {
         polled[i] = (struct pollfd){.fd = fds[i], .events = POLLIN};
     }

@@ -86,3 +86,33 @@ Test(helper_queue, h39_a_second_helper_does_not_queue_behind_the_first)
     sem_post(&slow.may_end);
     cr_assert_eq(take_within(registrations, 10000), &slow.job);
 }
+
+/* What has not begun is given back, from wherever it stands, and the others go on in their order. */
+Test(helper_queue, a_job_that_has_not_begun_can_be_taken_back)
+{
+    struct kvf_helper *helper = NULL;
+    struct slow_job jobs[5];
+    cr_assert_eq(kvf_helper_create(&helper), 0);
+    for (uint32_t i = 0; i < 4; i++) {
+        slow_init(&jobs[i]);
+        sem_post(&jobs[i].may_end);
+    }
+    slow_init(&jobs[4]);
+    kvf_helper_push(helper, &jobs[4].job);
+    cr_assert_eq(sem_wait(&jobs[4].begun), 0);
+    for (uint32_t i = 0; i < 4; i++) {
+        kvf_helper_push(helper, &jobs[i].job);
+    }
+    cr_assert_not(kvf_helper_cancel(helper, &jobs[4].job), "at work");
+    cr_assert(kvf_helper_cancel(helper, &jobs[0].job), "the first");
+    cr_assert(kvf_helper_cancel(helper, &jobs[2].job), "in the middle");
+    cr_assert(kvf_helper_cancel(helper, &jobs[3].job), "the last");
+    cr_assert_not(kvf_helper_cancel(helper, &jobs[3].job), "not there any more");
+    kvf_helper_push(helper, &jobs[0].job);
+    sem_post(&jobs[4].may_end);
+    cr_assert_eq(take_within(helper, 10000), &jobs[4].job);
+    cr_assert_eq(take_within(helper, 10000), &jobs[1].job);
+    cr_assert_eq(take_within(helper, 10000), &jobs[0].job);
+    cr_assert_eq(take_within(helper, 0), NULL);
+    kvf_helper_destroy(helper);
+}
