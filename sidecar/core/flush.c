@@ -83,6 +83,9 @@ void kvf_core_flushed(struct kvf_core *core, uint64_t now_ns, uint32_t client, u
     struct kvf_room_rec *r = &core->rooms[room];
     assert(core->flushes_out > 0);
     core->flushes_out--;
+    assert(core->clients[client].flushes_out > 0); /* it stays until all are answered */
+    core->clients[client].flushes_out--;
+    kvf_client_check_quiet(core, client); /* a released room may have been the last */
     if (!core->clients[client].is_used || r->generation != generation || !r->is_flush_asked) {
         kvf_count(core, KVF_COUNT_STALE_LANE_EVENTS);
         return;
@@ -193,6 +196,7 @@ bool kvf_flush_next(struct kvf_core *core, struct kvf_action *ret_action)
         return false;
     }
     core->flushes_out++;
+    core->clients[kvf_room_client(core, room)].flushes_out++;
     *ret_action = (struct kvf_action){.kind = KVF_ACT_FLUSH,
                                       .client = kvf_room_client(core, room),
                                       .slot = kvf_room_slot(core, room),

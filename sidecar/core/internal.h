@@ -62,6 +62,7 @@ struct kvf_client_rec {
     bool is_reaped;
     bool is_quiet_told;
     uint32_t rooms_max;
+    uint32_t flushes_out; /* not answered: they name its regions and its index */
     uint32_t undrained;
     uint32_t tomb_count;
     uint32_t tomb_free; /* index + 1 in core->group_tombs, linked through next */

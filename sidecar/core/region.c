@@ -60,7 +60,7 @@ void kvf_core_client_reaped(struct kvf_core *core, uint64_t now_ns, uint32_t cli
 bool kvf_core_client_is_quiet(const struct kvf_core *core, uint32_t client)
 {
     const struct kvf_client_rec *c = &core->clients[client];
-    return c->is_used && c->is_closed && c->undrained == 0 &&
+    return c->is_used && c->is_closed && c->undrained == 0 && c->flushes_out == 0 &&
            (c->untold == 0 || c->is_hold_over);
 }
 
@@ -173,7 +173,7 @@ int kvf_core_region_remove(struct kvf_core *core, uint32_t client, uint32_t regi
     if (r == NULL) {
         return -KVF_E_UNKNOWN_REGION;
     }
-    if (r->refs > 0) {
+    if (r->refs > 0 || core->clients[client].flushes_out > 0) {
         return -KVF_E_REGION_BUSY;
     }
     /* Peers that know the old registration hear of the next one before any GRANT that names it. */

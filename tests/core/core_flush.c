@@ -419,3 +419,39 @@ Test(core_flush, rooms_that_the_daemon_would_have_to_copy_are_refused_on_either_
         pair_finish(p);
     }
 }
+
+Test(core_flush, a_region_stays_while_a_flush_of_it_is_out_that_nobody_waits_for)
+{
+    struct pair *p = pair_new(POSTED(1));
+    struct kvf_action a;
+    struct kvf_core_adopt room = earlier(KVF_OUTCOME_FAILED);
+    pair_region_device(p, 0, 0, PAIR_R0);
+    cr_assert_eq(adopt(p, &room), 0);
+    cr_assert_eq(take(p, KVF_ACT_FLUSH, &a), 1); /* the transport has it, and never answers */
+    kvf_core_tick(core_of(p), p->now_ns + p->config.fence_ns + PAIR_MS);
+    cr_assert_eq(kvf_word_phase(word_of(p)), KVF_PHASE_QUARANTINED);
+    cr_assert_eq(kvf_core_release(core_of(p), p->now_ns, 0, SLOT, GENERATION), 0);
+    cr_assert_eq(kvf_core_region_remove(core_of(p), 0, PAIR_R0), -KVF_E_REGION_BUSY,
+                 "the transport still names its memory");
+    pair_free(p);
+}
+
+Test(core_flush, a_client_keeps_its_place_until_the_flush_of_a_released_room_is_answered)
+{
+    struct pair *p = pair_new(POSTED(1));
+    struct kvf_core *core = core_of(p);
+    struct kvf_action a;
+    struct kvf_core_adopt room = earlier(KVF_OUTCOME_FAILED);
+    pair_region_device(p, 0, 0, PAIR_R0);
+    cr_assert_eq(adopt(p, &room), 0);
+    cr_assert_eq(take(p, KVF_ACT_FLUSH, &a), 1);
+    kvf_core_tick(core, p->now_ns + p->config.fence_ns + PAIR_MS);
+    cr_assert_eq(kvf_core_release(core, p->now_ns, 0, SLOT, GENERATION), 0);
+    kvf_core_client_close(core, p->now_ns, 0, KVF_E_ENGINE_GONE);
+    kvf_core_client_reaped(core, p->now_ns, 0);
+    (void)take(p, KVF_ACT_FLUSH, &a);
+    cr_assert_not(kvf_core_client_is_quiet(core, 0), "the answer would be another engine's");
+    kvf_core_flushed(core, p->now_ns, 0, SLOT, GENERATION, 0);
+    cr_assert(kvf_core_client_is_quiet(core, 0));
+    pair_free(p);
+}
