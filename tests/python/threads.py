@@ -40,7 +40,7 @@ class Threads(Case):
                 of.wait_drained(harness.ENDED_S)
                 self.assertTrue(sink.region.are_idle([page, page + 1]))
                 if not is_aborted:
-                    self.assertIs(state, State.SUCCESS)
+                    self.assertIs(state, State.SUCCESS, f"{to.error()}, {of.error()}")
             if state is State.SUCCESS:
                 for of_page in (page, page + 1):
                     self.assertEqual(bytes(sink.region.page(of_page)), bytes_of(key, of_page))
