@@ -105,7 +105,9 @@ class Abort(Case):
             order.append("given back")
             lease.give_back()
 
-        room = sink.client.open_sink(sink.region, [1], label=1, key=new_key(), writers="127.0.0.1:9")
+        room = sink.client.open_sink(
+            sink.region, [1], label=1, key=new_key(), writers="127.0.0.1:9"
+        )
         lease = room.lease(Kind.GPU)
         thread = threading.Thread(target=give_back, args=(lease, room))
         thread.start()
@@ -142,7 +144,9 @@ class Abort(Case):
 
     def test_a_lease_of_a_device_stays_out_when_its_block_fails(self) -> None:
         _, sink = self.pair()
-        room = sink.client.open_sink(sink.region, [1], label=1, key=new_key(), writers="127.0.0.1:9")
+        room = sink.client.open_sink(
+            sink.region, [1], label=1, key=new_key(), writers="127.0.0.1:9"
+        )
         for kind, left in ((Kind.CPU, 0), (Kind.GPU, 1), (Kind.DIRECT_IO, 1)):
             with self.assertRaises(ZeroDivisionError) as caught:
                 with room.lease(kind) as lease:
@@ -156,7 +160,9 @@ class Abort(Case):
                 room.abort()
                 with self.assertRaises(kvfence.WaitTimeout) as waited:
                     room.wait_drained(0.05)
-                self.assertIn(f"1 leases of kind {kind.name.lower().replace('_', '-')}", str(waited.exception))
+                self.assertIn(
+                    f"1 leases of kind {kind.name.lower().replace('_', '-')}", str(waited.exception)
+                )
                 lease.give_back()
                 room.wait_drained(harness.ENDED_S)
                 room.release()

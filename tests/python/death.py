@@ -153,7 +153,9 @@ class Death(Case):
     def test_a_closing_room_says_its_phase_and_what_it_waits_for(self) -> None:
         daemon = self.daemon("gpu0")
         sink = self.engine(daemon)
-        room = sink.client.open_sink(sink.region, [1], label=1, key=new_key(), writers="127.0.0.1:9")
+        room = sink.client.open_sink(
+            sink.region, [1], label=1, key=new_key(), writers="127.0.0.1:9"
+        )
         with room.lease():
             room.abort()
             harness.until(lambda: room.info().phase is Phase.CLOSING, "it closes")

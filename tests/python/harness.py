@@ -195,7 +195,9 @@ class Case(unittest.TestCase):
             for line in [line for line in log if "info:   " not in line][-25:]:
                 print(f"     | {daemon.name}: {line}", end="", file=sys.stderr)
 
-    def assert_code(self, code: int, function: Callable[..., Any], *args: Any, **named: Any) -> kvfence.KvfenceError:
+    def assert_code(
+        self, code: int, function: Callable[..., Any], *args: Any, **named: Any
+    ) -> kvfence.KvfenceError:
         """The call is refused with this code, and with the library's own words for it."""
         with self.assertRaises(kvfence.KvfenceError) as caught:
             function(*args, **named)

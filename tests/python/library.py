@@ -111,7 +111,9 @@ class Library(unittest.TestCase):
                 self.assertEqual(ended.returncode, 1)
                 self.assertIn(why, ended.stderr.replace("libc.so.6 ", ""))
 
-    def test_the_library_is_found_by_variable_beside_the_package_and_by_the_systems_name(self) -> None:
+    def test_the_library_is_found_by_variable_beside_the_package_and_by_the_systems_name(
+        self,
+    ) -> None:
         real = os.environ["KVFENCE_LIBRARY"]
         self.assertEqual(import_with(real).stdout.strip(), real)
         with tempfile.TemporaryDirectory() as folder:
@@ -129,7 +131,9 @@ class Library(unittest.TestCase):
             self.assertEqual(ended.stdout.strip(), _library.SONAME, ended.stderr)
 
     def test_package_and_library_say_the_same_version(self) -> None:
-        listed = re.search(r"project\(kvfence VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text())
+        listed = re.search(
+            r"project\(kvfence VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text()
+        )
         assert listed is not None
         self.assertEqual(kvfence.version(), listed.group(1))
         self.assertEqual(kvfence.__version__, listed.group(1))
@@ -140,19 +144,8 @@ class Library(unittest.TestCase):
             for name in re.findall(r"^(?:from|import) ([a-z_]+)", path.read_text(), re.MULTILINE):
                 self.assertIn(name, sys.stdlib_module_names, path.name)
 
-    def test_types_are_there_for_whoever_checks_them(self) -> None:
-        self.assertTrue((PACKAGE / "py.typed").exists())
-        if shutil.which("mypy", path="/usr/bin") is None:
-            self.skipTest("no mypy of Debian's here")
-        with tempfile.TemporaryDirectory() as cache:
-            checked = subprocess.run(
-                ["/usr/bin/mypy", "--strict", "--cache-dir", cache, str(PACKAGE)],
-                capture_output=True,
-                text=True,
-                timeout=600,
-                check=False,
-            )
-        self.assertEqual(checked.returncode, 0, checked.stdout)
+    def test_it_says_that_it_is_typed(self) -> None:
+        self.assertTrue((PACKAGE / "py.typed").exists())  # scripts/lint checks the types
 
 
 if __name__ == "__main__":

@@ -121,7 +121,9 @@ class Misuse(Case):
                 thread.join()
             self.assertEqual(sorted(ended), ["poll", "poll", "wait", "wait"])
 
-    def test_a_close_in_a_signal_handler_that_came_into_a_call_is_refused_and_harmless(self) -> None:
+    def test_a_close_in_a_signal_handler_that_came_into_a_call_is_refused_and_harmless(
+        self,
+    ) -> None:
         room = self.room(self.sink)
         refused = []
 
@@ -295,7 +297,17 @@ view = pool.memory
             with self.subTest(pages=pages):
                 error = self.assert_code(code, self.sink_with, pages=pages)
                 self.assertIsInstance(error, kvfence.PagesError)
-        for pages in (None, 3, "12", b"1234", [1.5], ["1"], array("d", [1.0]), array("h", [1]), object()):
+        for pages in (
+            None,
+            3,
+            "12",
+            b"1234",
+            [1.5],
+            ["1"],
+            array("d", [1.0]),
+            array("h", [1]),
+            object(),
+        ):
             with self.subTest(pages=pages), self.assertRaises(TypeError):
                 self.sink_with(pages=pages)
         self.assert_code(Code.PAGE_RANGE, self.sink.region.are_idle, [count])
@@ -320,7 +332,13 @@ view = pool.memory
         ):
             with self.subTest(changed=changed), self.assertRaises(kvfence.OptionError):
                 self.sink_with(**changed)
-        for changed in ({"label": 1.0}, {"key": "1"}, {"writers": 5}, {"writers": [None]}, {"region": 3}):
+        for changed in (
+            {"label": 1.0},
+            {"key": "1"},
+            {"writers": 5},
+            {"writers": [None]},
+            {"region": 3},
+        ):
             with self.subTest(changed=changed), self.assertRaises((TypeError, AttributeError)):
                 self.sink_with(**changed)
         client, room = self.sink.client, self.room(self.sink)

@@ -75,7 +75,9 @@ class Threads(Case):
         daemon = self.daemon("gpu0", "--transport", "local")
         self.work(self.engine(daemon), self.engine(daemon))
 
-    def test_clients_are_closed_under_threads_that_use_them_and_none_is_freed_too_early(self) -> None:
+    def test_clients_are_closed_under_threads_that_use_them_and_none_is_freed_too_early(
+        self,
+    ) -> None:
         daemon = self.daemon("gpu0")
         for turn in range(10):
             engine = self.engine(daemon, 16)

@@ -108,7 +108,9 @@ class Transfer(Case):
         source.fill([3, 4], key)
         with source.client.open_source(source.region, label=1, key=key, sinks=2) as of:
             rooms = [
-                s.client.open_sink(s.region, [8, 9], label=1, key=key, writers=source.daemon.address)
+                s.client.open_sink(
+                    s.region, [8, 9], label=1, key=key, writers=source.daemon.address
+                )
                 for s in (sink, other)
             ]
             of.submit([3, 4], last=True)
@@ -160,10 +162,17 @@ class Transfer(Case):
         members = [source.daemon.address, sink.daemon.address]
         key = new_key()
         with sink.client.open_sink(
-            sink.region, [1], label=1, key=key, writers="127.0.0.1:9",
+            sink.region,
+            [1],
+            label=1,
+            key=key,
+            writers="127.0.0.1:9",
             group=sink.client.register_group(members, 1, group_id=5),
         ) as one, source.client.open_source(
-            source.region, label=2, key=key, group=source.client.register_group(members, 0, group_id=5)
+            source.region,
+            label=2,
+            key=key,
+            group=source.client.register_group(members, 0, group_id=5),
         ) as two:
             one.abort(77)
             self.assertIs(one.wait(harness.ENDED_S), State.FAILED)
@@ -218,7 +227,9 @@ class Transfer(Case):
             elif events:
                 drained += [event.room for event in events if event.is_drained]
             else:
-                self.assertTrue(waiting.poll(harness.ENDED_S), "no event and no look of the descriptor")
+                self.assertTrue(
+                    waiting.poll(harness.ENDED_S), "no event and no look of the descriptor"
+                )
         self.assertEqual(drained, [room.handle])
         room.release()
         waiting.close()

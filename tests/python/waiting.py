@@ -11,6 +11,7 @@ from typing import Any, Coroutine, List
 
 import harness
 import kvfence
+from kvfence import _events
 from harness import Case, Engine, bytes_of, new_key
 from kvfence import Code, Proof, Room, State
 
@@ -35,6 +36,15 @@ def sink_of_nobody(engine: Engine, page: int) -> Room:
 
 
 class Waiting(Case):
+    def setUp(self) -> None:
+        super().setUp()
+        # Whoever waits is woken by the descriptor, or these tests do not end.
+        self.look_after_daemon_every(3600.0)
+
+    def look_after_daemon_every(self, seconds: float) -> None:
+        self.addCleanup(setattr, _events, "LOOK_S", _events.LOOK_S)
+        _events.LOOK_S = seconds
+
     def test_sixty_four_rooms_are_waited_for_at_once(self) -> None:
         source, sink = self.pair()
         seed = new_key()
@@ -49,7 +59,9 @@ class Waiting(Case):
                 self.assertEqual(bytes(sink.region.page(page)), bytes_of(seed, page))
 
         async def send(page: int) -> None:
-            async with source.client.open_source(source.region, label=page, key=seed ^ page) as room:
+            async with source.client.open_source(
+                source.region, label=page, key=seed ^ page
+            ) as room:
                 room.submit([page], last=True)
                 self.assertIs(await room.drained(), Proof.SOURCE_IDLE)
 
@@ -204,6 +216,7 @@ class Waiting(Case):
         run(rob())
 
     def test_the_worker_killed_under_sixty_four_tasks_is_a_proof_for_each(self) -> None:
+        self.look_after_daemon_every(0.1)  # nobody is left to write to the descriptor
         daemon = self.daemon("gpu0")
         sink = self.engine(daemon)
 
@@ -222,6 +235,7 @@ class Waiting(Case):
         run(killed())
 
     def test_a_daemon_killed_under_tasks_is_a_proof_for_each_and_the_loop_goes_on(self) -> None:
+        self.look_after_daemon_every(0.1)  # nobody is left to write to the descriptor
         daemon = self.daemon("gpu0")
         sink = self.engine(daemon)
         turns = 0

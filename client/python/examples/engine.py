@@ -105,7 +105,9 @@ async def serve(writer: str, count: int) -> None:
     for outcome, times in sorted(Counter(await asyncio.gather(*work)).items()):
         print(f"{times:4} requests: {outcome}")
     await sending
-    print(f"{decoder.taken} pages were lent, of {PAGES}; every byte that arrived was its request's own")
+    print(
+        f"{decoder.taken} pages were lent, of {PAGES}; every byte that arrived was its request's own"
+    )
     prefiller.close()
     decoder.close()
 

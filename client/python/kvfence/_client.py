@@ -145,9 +145,8 @@ class Client:
         """
         limit_ms = milliseconds("timeout", timeout)
         was_closed = self._handle.undrained is not None
-        if not was_closed:
-            self._events.close()
         undrained = self._handle.detach(limit_ms)
+        self._events.close()
         self._dropped.detach()
         if undrained and not was_closed:
             code = errno.ETIMEDOUT
@@ -161,7 +160,8 @@ class Client:
     def reattach(self, timeout: float = 0.0) -> None:
         """After DAEMON_GONE: attaches the same memory, regions, rooms and groups to the next daemon of
         that name, within ``timeout`` seconds. Rooms that the old worker served are drained once it was
-        reaped, with proof WORKER_GONE. Raises DaemonError (none yet; EBUSY: the old worker lives)."""
+        reaped, with proof WORKER_GONE. Raises DaemonError (none yet; EBUSY: the old worker lives).
+        """
         self._handle.need(lib.kvf_reattach, milliseconds("timeout", timeout))
 
     def check(self) -> None:

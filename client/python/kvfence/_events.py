@@ -189,7 +189,9 @@ class Events:
             return taken, False
 
     def _wake(self, rooms: Optional[Set[int]]) -> None:
-        concerned = list(self._waiters) if rooms is None else [r for r in rooms if r in self._waiters]
+        concerned = (
+            list(self._waiters) if rooms is None else [r for r in rooms if r in self._waiters]
+        )
         here = _running_loop()
         for room in concerned:
             for waiter in list(self._waiters[room]):

@@ -74,8 +74,8 @@ class Handle:
         Waits for calls of other threads, up to timeout_ms, and frees nothing under one.
         """
         with self._closer:
-            if self.undrained is not None:
-                return self.undrained
+            if self._is_detached:
+                return self.undrained or 0
             if threading.get_ident() in list(self._inside.values()):
                 raise _busy_error("a call of this very thread (close() in a signal handler?)")
             deadline = time.monotonic() + timeout_ms / 1000.0
@@ -87,6 +87,8 @@ class Handle:
             return self._detach(max(0, int((deadline - time.monotonic()) * 1000)))
 
     def _detach(self, timeout_ms: int) -> int:
+        if self._is_detached:  # by a signal handler, while this one waited
+            return self.undrained or 0
         pointer, undrained = self.pointer.value, ctypes.c_uint32(0)
         self._is_detached = True
         self.pointer.value = None

@@ -20,7 +20,16 @@ from ._library import (
     lib,
     quick,
 )
-from ._values import Integers, integers, milliseconds, option_error, page_range_error, u32, u64, unsigned
+from ._values import (
+    Integers,
+    integers,
+    milliseconds,
+    option_error,
+    page_range_error,
+    u32,
+    u64,
+    unsigned,
+)
 
 if TYPE_CHECKING:
     from ._client import Client
@@ -58,7 +67,8 @@ class Pool:
     @classmethod
     def adopt(cls, fd: int, size: int) -> "Pool":
         """Takes memory the engine made itself: a memfd with F_SEAL_SHRINK, its first ``size`` bytes. The
-        descriptor is duplicated and stays the caller's. Raises RegionError (no seal, out of range)."""
+        descriptor is duplicated and stays the caller's. Raises RegionError (no seal, out of range).
+        """
         pointer = ctypes.c_void_p()
         answer = lib.kvf_pool_adopt(unsigned("fd", fd, (1 << 31) - 1), u64("size", size), pointer)
         if answer != 0:
@@ -69,7 +79,8 @@ class Pool:
 
     def _take(self, pointer: ctypes.c_void_p) -> None:
         """Maps the memory once more, as an object that Python counts the users of: the library's own
-        mapping would go away under a view. It goes to forked children, as any shared memory does."""
+        mapping would go away under a view. It goes to forked children, as any shared memory does.
+        """
         self._map: Optional[mmap.mmap] = None
         self._fd = -1
         try:
@@ -142,7 +153,8 @@ class Pool:
 @dataclass(frozen=True)
 class Plane:
     """One layer's K or V buffer in a region: page p has ``page_bytes`` bytes from ``off`` + p *
-    ``stride`` on. All in bytes, ``off`` from the start of the region's memory. ``stride`` 0: page_bytes."""
+    ``stride`` on. All in bytes, ``off`` from the start of the region's memory. ``stride`` 0: page_bytes.
+    """
 
     page_bytes: int
     off: int = 0
@@ -235,7 +247,10 @@ def unsigned_page(index: int, page_count: int) -> int:
 
 
 def make_planes(
-    planes: Optional[Sequence[Plane]], page_bytes: Optional[int], page_count: Optional[int], size: int
+    planes: Optional[Sequence[Plane]],
+    page_bytes: Optional[int],
+    page_count: Optional[int],
+    size: int,
 ) -> Tuple[Tuple[Plane, ...], int]:
     """Planes and number of pages; with page_bytes alone, one plane over all of the memory."""
     if (planes is None) == (page_bytes is None):
@@ -262,7 +277,7 @@ def register(
     timeout: float,
 ) -> Region:
     pool = memory if isinstance(memory, Pool) else None
-    fd = pool.fileno() if pool is not None else unsigned("memory", memory, (1 << 31) - 1)  # type: ignore[arg-type]
+    fd = unsigned("memory", memory.fileno() if isinstance(memory, Pool) else memory, (1 << 31) - 1)
     start = u64("off", off)
     if size is None:
         if pool is None:

@@ -259,7 +259,8 @@ class Room:
 
     def wait(self, timeout: Optional[float] = None) -> State:
         """Sleeps until FAILED or SUCCESS. ``timeout`` in seconds, None: however long it takes. Notices a
-        dead daemon. Raises WaitTimeout, which changes nothing but the waiter's view; QuarantinedError."""
+        dead daemon. Raises WaitTimeout, which changes nothing but the waiter's view; QuarantinedError.
+        """
         state: State = self._sleep(self._ended, timeout)
         return state
 
@@ -322,7 +323,12 @@ class Room:
     # ---- what changes it -----------------------------------------------------------------------------
 
     def submit(
-        self, pages: Integers, *, start: int = 0, last: bool = False, region: Optional[Region] = None
+        self,
+        pages: Integers,
+        *,
+        start: int = 0,
+        last: bool = False,
+        region: Optional[Region] = None,
     ) -> None:
         """Source rooms: lends ``pages`` and sends them to positions [start, start + len(pages)) of every
         grant. Legal from open on, before the grant too. ``last``: the pieces now cover the grant, or the
@@ -356,7 +362,8 @@ class Room:
 
     def release(self) -> None:
         """Drops the engine's interest. Legal at any time: an unfinished room is aborted first, and its
-        pages stay lent in the ledger until drained (Region.are_idle). The handle is dead afterwards."""
+        pages stay lent in the ledger until drained (Region.are_idle). The handle is dead afterwards.
+        """
         was_drained = self.proof() is not None
         self._need(lib.kvf_release)
         self._was_drained = was_drained
@@ -410,9 +417,7 @@ class Room:
         return True
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Room) and self._core is other._core and self.handle == other.handle
-        )
+        return isinstance(other, Room) and self._core is other._core and self.handle == other.handle
 
     def __hash__(self) -> int:
         return hash((id(self._core), self.handle))

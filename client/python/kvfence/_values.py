@@ -140,8 +140,11 @@ def words(what: str, buffer: Any, item_bytes: int, is_written: bool) -> Tuple[An
     """First element and length of a buffer that stays where it is."""
     view = memoryview(buffer)
     kind = view.format.lstrip("@=<")
-    if view.ndim != 1 or not view.c_contiguous or view.itemsize != item_bytes or kind not in (
-        ("l", "L", "q", "Q") if item_bytes == 8 else ("i", "I", "l", "L")
+    if (
+        view.ndim != 1
+        or not view.c_contiguous
+        or view.itemsize != item_bytes
+        or kind not in (("l", "L", "q", "Q") if item_bytes == 8 else ("i", "I", "l", "L"))
     ):
         raise TypeError(f"{what} is one array of {item_bytes * 8}-bit integers without gaps")
     if view.readonly and is_written:
