@@ -265,15 +265,14 @@ static bool emit_source(struct kvf_core *core, uint64_t now_ns, uint32_t source,
 {
     struct kvf_source_grant *s = &core->sources[source];
     struct kvf_peer *p = &core->peers[s->peer];
-    if (s->state == KVF_SOURCE_DECLINED) {
+    if (s->owes_decline) {
         struct kvf_wire_decline m = {
             .nonce = s->nonce, .reason = s->reason, .detail = s->detail};
         if (!took(o, p,
                   kvf_wire_put_decline(o->buf + o->used, o->cap - o->used, p->seq_out, &m))) {
             return false;
         }
-        kvf_source_free(core, now_ns, source);
-        return true;
+        s->owes_decline = false;
     }
     if (s->owes_accept) {
         struct kvf_wire_accept m = {.nonce = s->nonce};

@@ -293,7 +293,9 @@ void kvf_grant_close(struct kvf_core *core, uint64_t now_ns, uint32_t grant)
         return;
     }
     bool is_proven = g->proven_mask == g->lane_mask;
-    if (!is_proven || g->is_retired || g->is_stopped) {
+    if (g->is_declined) {
+        g->owes_tell = true; /* the source let go of it, and its room waits for another */
+    } else if (!is_proven || g->is_retired || g->is_stopped) {
         g->owes_abort = true; /* once more, if it was told to keep its room open */
         kvf_list_push(&core->peers[g->peer].owed, grant);
         kvf_peer_owe(core, g->peer);
@@ -458,6 +460,25 @@ static void fence_broken(struct kvf_core *core, uint64_t now_ns, const struct kv
     }
 }
 
+/* Lanes on which the peer's word is none of a proof: its device may have been told to write before it said that it
+ * was not, and ours would place it. They await a marker, behind all that was posted, or their fence. */
+static uint32_t lanes_of_devices(struct kvf_core *core, uint64_t now_ns, uint32_t grant,
+                                 uint32_t left)
+{
+    struct kvf_grant *g = &core->grants[grant];
+    uint32_t lanes = 0;
+    for (uint32_t i = 0; g->is_by_device && i < KVF_LANES_MAX; i++) {
+        bool is_one = core->lanes[kvf_lane_id(g->peer, i)].is_queue_pair;
+        lanes |= is_one ? left & 1u << i : 0;
+    }
+    if (lanes != 0 && !kvf_list_has(&core->grant_deadlines, grant)) {
+        g->deadline_ns = now_ns + core->config.cooperative_ns;
+        kvf_list_push(&core->grant_deadlines, grant);
+        kvf_core_due(core, g->deadline_ns);
+    }
+    return lanes;
+}
+
 static void declined_late(struct kvf_core *core, uint64_t now_ns, uint32_t grant, bool is_again)
 {
     struct kvf_grant *g = &core->grants[grant];
@@ -479,7 +500,8 @@ void kvf_grant_declined(struct kvf_core *core, uint64_t now_ns, uint32_t grant, 
     }
     bool is_again = is_lane && kvf_grant_is_between(core, g);
     g->is_answered = true;
-    g->state = KVF_GRANT_ACCEPTED; /* answered; what is left is proof, which follows at once */
+    g->is_declined = true;
+    g->state = KVF_GRANT_ACCEPTED; /* answered; what is left is proof */
     g->owes_abort = false;
     if (!is_again) {
         g->is_closed = true;
@@ -496,7 +518,9 @@ void kvf_grant_declined(struct kvf_core *core, uint64_t now_ns, uint32_t grant, 
     uint32_t left = kvf_left(g->lane_mask, g->proven_mask);
     if (left == 0) { /* its lanes were fenced before the answer came */
         declined_late(core, now_ns, grant, is_again);
+        return;
     }
+    left = kvf_left(left, lanes_of_devices(core, now_ns, grant, left));
     for (uint32_t i = 0; i < KVF_LANES_MAX; i++) {
         if ((left >> i & 1u) != 0) {
             kvf_grant_prove(core, now_ns, grant, i, KVF_PROOF_NEVER_POSTED);
@@ -547,6 +571,14 @@ void kvf_grant_ended(struct kvf_core *core, uint64_t now_ns, uint32_t grant, uin
 
 /* ---- what the lanes bring -------------------------------------------------------------------------- */
 
+/* Its DECLINE has come; or will, since the rest of the GRANT was kept back, and what makes it a proof may come
+ * first. */
+static bool may_only_drain(const struct kvf_grant *g)
+{
+    bool is_half = g->state == KVF_GRANT_SENDING && (g->is_closed || g->is_retired);
+    return g->is_by_device && (is_half || g->is_declined);
+}
+
 /* The grant a frame on this lane names: out, on this lane, of this epoch, and not yet proven there. */
 static struct kvf_grant *grant_on_lane(const struct kvf_core *core, uint32_t lane,
                                        uint32_t epoch, uint32_t handle, uint32_t *ret_idx)
@@ -558,6 +590,7 @@ static struct kvf_grant *grant_on_lane(const struct kvf_core *core, uint32_t lan
     }
     struct kvf_grant *g = &core->grants[idx];
     bool is_out = g->state == KVF_GRANT_SENT || g->state == KVF_GRANT_ACCEPTED;
+    is_out = is_out || may_only_drain(g);
     if (!is_out || g->handle_gen != handle >> 16 || g->peer != lane / KVF_LANES_MAX ||
         (kvf_left(g->lane_mask, g->proven_mask) >> lane_idx & 1u) == 0 ||
         g->lane_epochs[lane_idx] != epoch) {
@@ -618,7 +651,8 @@ int kvf_core_marker(struct kvf_core *core, uint64_t now_ns, uint32_t lane, uint3
     uint32_t idx;
     uint32_t lane_idx = lane % KVF_LANES_MAX;
     struct kvf_grant *g = grant_on_lane(core, lane, epoch, handle, &idx);
-    if (g == NULL || (kind != KVF_LANE_END && kind != KVF_LANE_DRAIN)) {
+    bool is_known = kind == KVF_LANE_END || kind == KVF_LANE_DRAIN;
+    if (g == NULL || !is_known || (kind == KVF_LANE_END && may_only_drain(g))) {
         kvf_count(core, KVF_COUNT_STALE_LANE_EVENTS);
         return -EPROTO;
     }

@@ -194,7 +194,8 @@ struct kvf_grant {
     bool is_revoked;     /* checked placement: nothing is placed any more */
     bool is_counted_out; /* the room no longer waits for it */
     bool is_answered;    /* ACCEPT or DECLINE came, or none can come: one answer per GRANT */
-    bool is_accepted;    /* ... and it was ACCEPT */
+    bool is_accepted;    /* ... and it was ACCEPT ... */
+    bool is_declined;    /* ... or DECLINE: a DRAIN may follow, on queue pairs, and no END */
     bool is_retired; /* a lane of it broke: proven everywhere, it makes room for a new grant */
     bool is_stopped; /* DRAIN came while the room is open; ENDED says why */
     bool is_by_device; /* a lane of its mask is a queue pair: nobody here sees its bytes */
@@ -212,7 +213,7 @@ enum kvf_source_state {
     KVF_SOURCE_ASSEMBLING, /* fragments are missing */
     KVF_SOURCE_PARKED,     /* waits for its room */
     KVF_SOURCE_ACTIVE,     /* accepted */
-    KVF_SOURCE_DECLINED,   /* owes the DECLINE, then it is free */
+    KVF_SOURCE_DECLINED,   /* owes the DECLINE, and DRAIN on its queue pairs; then it is free */
 };
 
 struct kvf_source_grant {
@@ -266,6 +267,7 @@ struct kvf_source_grant {
     bool owes_ended;
     struct kvf_link hash; /* parked: chain of (label, key) */
     struct kvf_link nonce_hash;
+    bool owes_decline;
     struct kvf_link in_peer;
     struct kvf_link owed;
     struct kvf_link deadline;

@@ -97,6 +97,7 @@ void kvf_grant_renew(struct kvf_core *core, uint64_t now_ns, uint32_t grant)
     g->is_revoked = false;
     g->is_answered = false;
     g->is_accepted = false;
+    g->is_declined = false;
     g->is_retired = false;
     g->is_stopped = false;
     kvf_count(core, KVF_COUNT_REGRANTS);

@@ -144,6 +144,38 @@ void kvf_source_owe(struct kvf_core *core, uint32_t source)
 
 /* ---- one answer per GRANT --------------------------------------------------------------------------- */
 
+/* Lanes of the mask that are not up here, or not in the epoch which the sink names. */
+static uint32_t broken_lanes(const struct kvf_core *core, const struct kvf_source_grant *s)
+{
+    uint32_t broken = 0;
+    for (uint32_t i = 0; i < KVF_LANES_MAX; i++) {
+        const struct kvf_lane *lane = &core->lanes[kvf_lane_id(s->peer, i)];
+        if ((s->lane_mask >> i & 1u) != 0 &&
+            (lane->state != KVF_LANE_UP || lane->epoch != s->lane_epochs[i])) {
+            broken |= 1u << i;
+        }
+    }
+    return broken;
+}
+
+/* A device places what comes and asks nobody, so at a queue pair's sink "nothing was posted" is no more than our
+ * word. A DRAIN behind whatever was posted makes a proof of it. A stream's sink places by itself: the answer
+ * alone ends what it takes. */
+static void mark_declined(struct kvf_core *core, uint32_t source)
+{
+    struct kvf_source_grant *s = &core->sources[source];
+    uint32_t left = kvf_left(s->lane_mask, broken_lanes(core, s));
+    s->is_closing = true;
+    s->dead_mask = s->lane_mask;
+    for (; left != 0; left &= left - 1u) {
+        uint32_t lane_idx = (uint32_t)__builtin_ctz(left);
+        if (core->lanes[kvf_lane_id(s->peer, lane_idx)].is_queue_pair) {
+            s->dead_mask &= (uint8_t) ~(1u << lane_idx);
+            kvf_lane_push_mark(core, source, lane_idx);
+        }
+    }
+}
+
 void kvf_source_decline(struct kvf_core *core, uint32_t source, uint32_t reason,
                         uint32_t detail)
 {
@@ -158,6 +190,8 @@ void kvf_source_decline(struct kvf_core *core, uint32_t source, uint32_t reason,
     s->state = KVF_SOURCE_DECLINED;
     s->reason = reason;
     s->detail = detail;
+    s->owes_decline = true;
+    mark_declined(core, source);
     kvf_source_owe(core, source);
 }
 
@@ -201,20 +235,6 @@ static bool is_geometry_known(struct kvf_core *core, uint32_t room,
         }
     }
     return true;
-}
-
-/* Lanes of the mask that are not up here, or not in the epoch which the sink names. */
-static uint32_t broken_lanes(const struct kvf_core *core, const struct kvf_source_grant *s)
-{
-    uint32_t broken = 0;
-    for (uint32_t i = 0; i < KVF_LANES_MAX; i++) {
-        const struct kvf_lane *lane = &core->lanes[kvf_lane_id(s->peer, i)];
-        if ((s->lane_mask >> i & 1u) != 0 &&
-            (lane->state != KVF_LANE_UP || lane->epoch != s->lane_epochs[i])) {
-            broken |= 1u << i;
-        }
-    }
-    return broken;
 }
 
 static uint64_t grant_bytes(const struct kvf_core *core, const struct kvf_source_grant *s)
@@ -453,8 +473,15 @@ void kvf_source_room_check_end(struct kvf_core *core, uint64_t now_ns, uint32_t 
 void kvf_source_try_end(struct kvf_core *core, uint64_t now_ns, uint32_t source)
 {
     struct kvf_source_grant *s = &core->sources[source];
-    if (s->state != KVF_SOURCE_ACTIVE || s->leases > 0 ||
+    if (s->leases > 0 ||
         kvf_left(s->lane_mask, (uint32_t)s->mark_done_mask | s->dead_mask) != 0) {
+        return;
+    }
+    if (s->state == KVF_SOURCE_DECLINED && !s->owes_decline) {
+        kvf_source_free(core, now_ns, source);
+        return;
+    }
+    if (s->state != KVF_SOURCE_ACTIVE) {
         return;
     }
     if (s->is_lost && !s->is_given_up && !s->is_counted_out && s->room != KVF_NONE &&
@@ -533,11 +560,11 @@ void kvf_source_lane_dead(struct kvf_core *core, uint64_t now_ns, uint32_t sourc
     if ((s->lane_mask & bit) == 0 || (s->dead_mask & bit) != 0) {
         return;
     }
-    if (s->state != KVF_SOURCE_ACTIVE) {
+    if (s->state != KVF_SOURCE_ACTIVE && s->state != KVF_SOURCE_DECLINED) {
         return; /* its epoch no longer matches; DECLINE follows when it is matched or aborted */
     }
     s->dead_mask |= bit;
-    if ((s->end_ok_mask & bit) == 0) {
+    if ((s->end_ok_mask & bit) == 0 && s->state == KVF_SOURCE_ACTIVE) {
         if (may_lose(core, s)) { /* an aborted sink's lane is its own affair */
             lose(core, now_ns, source);
         }

@@ -2,6 +2,7 @@
  * exchange, a lane comes up once at most for an epoch, no older epoch follows a newer one, and nothing leaks
  * (pair_finish looks). */
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <stdio.h>
 
 #include "sidecar/core/internal.h"
@@ -251,7 +252,7 @@ Test(queue_pair, a_region_that_no_place_is_left_for_is_declined_and_the_others_a
     struct request first = start_in(p, 7, PAIR_R0);
     expect_success(&first);
     struct request second = start_in(p, 8, PAIR_R1);
-    pair_expect(second.to, KVF_OUTCOME_FAILED, KVF_PROOF_NEVER_POSTED, KVF_E_PEER_BUSY);
+    pair_expect(second.to, KVF_OUTCOME_FAILED, KVF_PROOF_PEER_DRAINED, KVF_E_PEER_BUSY);
     cr_assert_eq(second.to->view.detail, KVF_E_RESOURCES);
     cr_assert_eq(pair_phase(second.from), KVF_PHASE_OPEN);
     pair_abort(second.from);
@@ -278,7 +279,7 @@ Test(queue_pair, a_rail_without_a_key_is_declined_with_its_code)
     for (uint32_t keys = 0; keys < 2; keys++) { /* none at all, then none for lane 1 */
         cr_assert_eq(kvf_core_region_keys(p->daemons[0].core, 0, PAIR_R1, 0, &key, keys), 0);
         struct request q = start_in(p, 7 + keys, PAIR_R1);
-        pair_expect(q.to, KVF_OUTCOME_FAILED, KVF_PROOF_NEVER_POSTED, KVF_E_NO_KEY);
+        pair_expect(q.to, KVF_OUTCOME_FAILED, KVF_PROOF_PEER_DRAINED, KVF_E_NO_KEY);
         pair_abort(q.from);
         pair_conn_cut(p, pair_conn(p, 0, 1)); /* so that the region is told again */
         pair_advance(p, 1000 * PAIR_MS);
@@ -415,6 +416,187 @@ Test(queue_pair, the_sources_end_stands_for_the_bytes_and_a_decline_after_it_bre
     pair_settle(p);
     pair_expect(sink, KVF_OUTCOME_FAILED, KVF_PROOF_FENCED, KVF_E_PEER_LOST);
     hostile_finish(p);
+}
+
+/* ---- "nothing was posted" ------------------------------------------------------------------------------------- */
+
+struct declined {
+    struct pair *p;
+    struct hostile h;
+    struct pair_room *sink;
+    struct kvf_wire_grant g; /* over both lanes */
+};
+
+/* A source that may have posted whatever it likes, and now says that it has not. */
+static struct declined begin_declined(void)
+{
+    struct declined d = {.p = hostile_world_of_queue_pairs()};
+    d.sink = pair_sink(d.p, 0, 1, 7, 0, 4);
+    d.h = hostile_as_source(d.p);
+    hostile_send_lane(&d.h, 0, 1, 9);
+    hostile_send_lane(&d.h, 1, 1, 10);
+    pair_settle(d.p);
+    d.g = hostile_read_grant(&d.h);
+    cr_assert_eq(d.g.lane_mask, 3);
+    return d;
+}
+
+static void decline(struct declined *d)
+{
+    hostile_send_simple(&d->h, KVF_WIRE_DECLINE, d->g.nonce);
+    pair_settle(d->p);
+    cr_assert_eq(pair_outcome(d->sink), KVF_OUTCOME_FAILED);
+}
+
+Test(queue_pair, a_decline_drains_nothing_before_a_marker_on_every_lane)
+{
+    struct declined d = begin_declined();
+    decline(&d);
+    cr_assert_not(pair_is_drained(d.sink), "its device may have been told to write before");
+    for (uint32_t lane = 0; lane < 2; lane++) {
+        cr_assert_not(pair_is_drained(d.sink));
+        cr_assert_eq(pair_raw_marker(d.p, sink_end(d.p, lane), d.g.handle, KVF_LANE_DRAIN), 0);
+    }
+    pair_settle(d.p);
+    pair_expect(d.sink, KVF_OUTCOME_FAILED, KVF_PROOF_PEER_DRAINED, KVF_E_PEER_BUSY);
+    cr_assert_eq(pair_count(d.p, 0, KVF_COUNT_FENCES), 0);
+    hostile_finish(d.p);
+}
+
+Test(queue_pair, a_decline_without_its_marker_ends_in_the_fence_of_that_lane)
+{
+    struct declined d = begin_declined();
+    decline(&d);
+    cr_assert_eq(pair_raw_marker(d.p, sink_end(d.p, 0), d.g.handle, KVF_LANE_DRAIN), 0);
+    pair_advance(d.p, d.p->config.cooperative_ns - PAIR_MS);
+    cr_assert_not(pair_is_drained(d.sink));
+    cr_assert_eq(pair_count(d.p, 0, KVF_COUNT_FENCES), 0);
+    pair_advance(d.p, 2 * PAIR_MS);
+    pair_expect(d.sink, KVF_OUTCOME_FAILED, KVF_PROOF_FENCED, KVF_E_PEER_BUSY);
+    cr_assert_eq(pair_count(d.p, 0, KVF_COUNT_FENCES), 1);
+    hostile_finish(d.p);
+}
+
+Test(queue_pair, a_marker_may_overtake_the_decline_that_it_proves)
+{
+    struct declined d = begin_declined();
+    for (uint32_t lane = 0; lane < 2; lane++) {
+        cr_assert_eq(pair_raw_marker(d.p, sink_end(d.p, lane), d.g.handle, KVF_LANE_DRAIN), 0);
+    }
+    pair_settle(d.p);
+    cr_assert_not(pair_is_drained(d.sink), "the room waits for the reason");
+    decline(&d);
+    pair_expect(d.sink, KVF_OUTCOME_FAILED, KVF_PROOF_PEER_DRAINED, KVF_E_PEER_BUSY);
+    hostile_finish(d.p);
+}
+
+Test(queue_pair, an_end_behind_a_decline_costs_the_lane_and_proves_nothing)
+{
+    struct declined d = begin_declined();
+    decline(&d);
+    d.p->daemons[0].hold_fences = true;
+    cr_assert_eq(pair_raw_marker(d.p, sink_end(d.p, 0), d.g.handle, KVF_LANE_END), -EPROTO);
+    cr_assert_eq(pair_raw_marker(d.p, sink_end(d.p, 1), d.g.handle, KVF_LANE_DRAIN), 0);
+    pair_settle(d.p);
+    cr_assert_not(pair_is_drained(d.sink));
+    d.p->daemons[0].hold_fences = false;
+    pair_fences_return(d.p, 0);
+    pair_settle(d.p);
+    pair_expect(d.sink, KVF_OUTCOME_FAILED, KVF_PROOF_FENCED, KVF_E_PEER_BUSY);
+    hostile_finish(d.p);
+}
+
+/* Whichever comes first, the answer or what makes a proof of it, an abort before the source opened costs no lane. */
+Test(queue_pair, an_honest_source_puts_a_marker_behind_its_decline_on_every_lane)
+{
+    for (uint32_t first = 0; first < 2; first++) {
+        struct pair *p = world(2, 2);
+        pair_warm(p, 0, 1);
+        struct pair_room *sink = pair_sink(p, 0, 1, 7, 0, 4);
+        pair_settle(p);
+        uint64_t declined = pair_count(p, 0, KVF_COUNT_GRANTS_DECLINED);
+        uint64_t drains = pair_count(p, 0, KVF_COUNT_MARKERS_DRAIN);
+        pair_link(p, 0, 1)->hold_deliver = first == 0 ? 0xff : 0;
+        pair_conn(p, 0, 1)->hold[PAIR_SINK] = first == 1;
+        pair_abort(sink);
+        pair_settle(p);
+        cr_assert_eq(pair_is_drained(sink), first == 1, "the markers prove, not the answer");
+        cr_assert_eq(pair_count(p, 0, KVF_COUNT_GRANTS_DECLINED), declined + (first == 0));
+        cr_assert_eq(pair_count(p, 0, KVF_COUNT_MARKERS_DRAIN), drains + 2 * first);
+        pair_link(p, 0, 1)->hold_deliver = 0;
+        pair_conn(p, 0, 1)->hold[PAIR_SINK] = false;
+        pair_settle(p);
+        pair_expect(sink, KVF_OUTCOME_FAILED, KVF_PROOF_PEER_DRAINED, KVF_E_ABORTED);
+        cr_assert_eq(pair_count(p, 0, KVF_COUNT_FENCES), 0);
+        cr_assert_eq(pair_gauge(p, 0, KVF_GAUGE_GRANTS_OUT), 0);
+        cr_assert_eq(pair_gauge(p, 1, KVF_GAUGE_GRANTS_IN), 0);
+        struct request next = start(p, 8, 16);
+        expect_success(&next);
+        pair_finish(p);
+    }
+}
+
+/* Half a GRANT has left when its room ends: the source knows its lanes, and its marker comes before its answer. */
+Test(queue_pair, a_grant_that_is_aborted_half_way_is_proven_by_markers_too)
+{
+    struct pair *p = pair_new(&(struct pair_options){
+        .pages = 25000, .runs_max = 65536, .lanes = 2, .rails = 2, .are_queue_pairs = true});
+    pair_warm(p, 0, 1);
+    struct pair_room *source = pair_source(p, 1, 7);
+    static struct kvf_run_shm runs[12000];
+    for (uint32_t j = 0; j < 12000; j++) {
+        runs[j] = (struct kvf_run_shm){PAIR_R0, 2 * j, 1};
+    }
+    struct kvf_writer_shm writer = {.addr = pair_addr(1), .count = 12000};
+    struct pair_open open = {
+        .key = 7, .writers = &writer, .writer_count = 1, .runs = runs, .run_count = 12000};
+    struct pair_room *sink = pair_open_sink(p, 0, &open);
+    struct pair_conn *c = pair_conn(p, 0, 1);
+    static unsigned char buf[FRAME_MAX];
+    size_t bytes =
+        kvf_core_emit(p->daemons[0].core, p->now_ns, c->peer[PAIR_SINK], buf, sizeof buf);
+    struct kvf_wire_header h;
+    cr_assert_eq(kvf_wire_get_header(buf, &h), 0);
+    cr_assert_eq(bytes, KVF_WIRE_HEADER_BYTES + h.payload_bytes);
+    cr_assert_eq(h.type, KVF_WIRE_GRANT);
+    kvf_core_frame(p->daemons[1].core, p->now_ns, c->peer[PAIR_SOURCE], h.type, h.seq,
+                   buf + KVF_WIRE_HEADER_BYTES, h.payload_bytes);
+    pair_drain(p, 1);
+    c->hold[PAIR_SINK] = true; /* the answer */
+    pair_abort(sink);
+    pair_settle(p);
+    pair_expect(sink, KVF_OUTCOME_FAILED, KVF_PROOF_PEER_DRAINED, KVF_E_ABORTED);
+    cr_assert_eq(pair_count(p, 0, KVF_COUNT_FENCES), 0, "its markers were its own");
+    c->hold[PAIR_SINK] = false;
+    pair_settle(p);
+    pair_expect(source, KVF_OUTCOME_FAILED, KVF_PROOF_NEVER_POSTED, KVF_E_PEER_ABORTED);
+    cr_assert_eq(pair_gauge(p, 0, KVF_GAUGE_GRANTS_OUT), 0);
+    pair_finish(p);
+}
+
+/* The source's own end of a lane broke before its marker was posted: the sink's fence proves that lane. */
+Test(queue_pair,
+     a_declined_grant_whose_lane_breaks_is_forgotten_by_the_source_and_fenced_by_the_sink)
+{
+    struct pair *p = world(2, 2);
+    pair_warm(p, 0, 1);
+    struct pair_room *sink = pair_sink(p, 0, 1, 7, 0, 4);
+    pair_settle(p);
+    pair_link(p, 0, 1)->hold_hand = 0xff;
+    pair_abort(sink);
+    pair_settle(p);
+    cr_assert_eq(pair_gauge(p, 1, KVF_GAUGE_GRANTS_IN), 1);
+    pair_stream_lose(p, pair_stream(p, 0, 1, 0), PAIR_SOURCE);
+    pair_link(p, 0, 1)->hold_hand = 0;
+    pair_settle(p);
+    cr_assert_eq(pair_gauge(p, 1, KVF_GAUGE_GRANTS_IN), 0);
+    cr_assert_not(pair_is_drained(sink));
+    pair_advance(p, p->config.cooperative_ns + PAIR_MS);
+    pair_expect(sink, KVF_OUTCOME_FAILED, KVF_PROOF_FENCED, KVF_E_ABORTED);
+    pair_advance(p, 1000 * PAIR_MS);
+    struct request next = start(p, 8, 16);
+    expect_success(&next);
+    pair_finish(p);
 }
 
 /* One peer names all the regions there can be; another one is served. */
