@@ -115,6 +115,8 @@ static const struct kvf_stats_def defs[] = {
     OWN(KVF_VALUE_MEMORY_WITHHELD, "device_memory_withheld_total", "regions",
         KVF_STATS_COUNTER),
     OWN(KVF_VALUE_VISIBILITY, "visibility_step", "0non 1read", KVF_STATS_GAUGE),
+    OWN(KVF_VALUE_BOUND_FLUSH, "bound_flush_us", "us", KVF_STATS_GAUGE),
+    OWN(KVF_VALUE_BOUND_NEXT_WORKER, "bound_next_worker_us", "us", KVF_STATS_GAUGE),
 
     HISTOGRAM(KVF_HISTOGRAM_ABORT_TO_DRAINED, "abort_to_drained_us"),
     HISTOGRAM(KVF_HISTOGRAM_OPEN_TO_SUCCESS, "open_to_success_us"),
@@ -168,6 +170,7 @@ void kvf_core_config_of(const struct kvf_config *config, uint64_t supervisor_id,
         .connect_ns = config->connect_ms * KVF_NS_PER_MS,
         .cooperative_ns = config->cooperative_ms * KVF_NS_PER_MS,
         .fence_ns = config->fence_ms * KVF_NS_PER_MS,
+        .register_ns = KVF_REGISTER_MS * KVF_NS_PER_MS,
         .liveness_ns = config->liveness_ms * KVF_NS_PER_MS,
         .group_ask_ns = GROUP_ASK_NS,
         .regrants_max = REGRANTS_MAX,
@@ -189,6 +192,22 @@ uint64_t kvf_bound_worst_us(const struct kvf_config *config)
            (config->watchdog_ms + (uint64_t)config->kill_ms) * 1000u;
 }
 
+uint64_t kvf_bound_flush_us(const struct kvf_config *config)
+{
+    struct kvf_core_config core;
+    kvf_core_config_of(config, 0, 0, &core);
+    return kvf_config_moves_device_memory(config)
+               ? kvf_core_bound_flush_ns(&core) / KVF_NS_PER_US
+               : 0;
+}
+
+uint64_t kvf_bound_next_worker_us(const struct kvf_config *config)
+{
+    uint64_t here_ms = KVF_RESTART_DELAY_MAX_MS + KVF_WORKER_START_MS + KVF_REGISTER_MS;
+    uint64_t flush_us = kvf_bound_flush_us(config);
+    return flush_us == 0 ? 0 : here_ms * 1000u + flush_us;
+}
+
 void kvf_daemon_stats_config(struct kvf_stats_shm *shm, const struct kvf_config *config)
 {
     uint64_t usual_us = kvf_bound_usual_us(config);
@@ -208,4 +227,6 @@ void kvf_daemon_stats_config(struct kvf_stats_shm *shm, const struct kvf_config 
     kvf_stats_set(shm, KVF_VALUE_PLACEMENT, config->placement);
     kvf_stats_set(shm, KVF_VALUE_TRANSPORT, config->transport);
     kvf_stats_set(shm, KVF_VALUE_VISIBILITY, kvf_config_moves_device_memory(config));
+    kvf_stats_set(shm, KVF_VALUE_BOUND_FLUSH, kvf_bound_flush_us(config));
+    kvf_stats_set(shm, KVF_VALUE_BOUND_NEXT_WORKER, kvf_bound_next_worker_us(config));
 }

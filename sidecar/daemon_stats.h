@@ -47,6 +47,8 @@ enum kvf_daemon_value {
     KVF_VALUE_MEMORY_REFUSED,
     KVF_VALUE_MEMORY_WITHHELD,
     KVF_VALUE_VISIBILITY, /* memory of devices: 0 none can be, 1 flush read. The host's needs no step */
+    KVF_VALUE_BOUND_FLUSH,       /* what a room in such memory has on top of the bound; ... */
+    KVF_VALUE_BOUND_NEXT_WORKER, /* ... and on top of that, if its worker ends */
     KVF_VALUES
 };
 
@@ -59,6 +61,14 @@ enum kvf_daemon_histogram {
 
 /* From drained being true to its word being stored: one turn of a loop that may be off its processor. */
 #define KVF_VISIBILITY_MS 100u
+
+/* Libraries of devices are found, loaded and tried before a worker is ready, on a machine that may be busy. A worker that
+ * starts has lent nothing, so no page waits for it but those in a device's memory that its predecessor left. */
+#define KVF_WORKER_START_MS 30000u
+/* The longest pause before it, after many that ended soon. */
+#define KVF_RESTART_DELAY_MAX_MS 3200u
+/* All regions of all clients, one after the other on one thread: a device pins a GiB in 0.1 to 0.5 s. */
+#define KVF_REGISTER_MS 60000u
 
 /* The table a stats file is made from. */
 const struct kvf_stats_def *kvf_daemon_stats_defs(uint32_t *ret_count);
@@ -73,6 +83,11 @@ void kvf_daemon_stats_config(struct kvf_stats_shm *shm, const struct kvf_config 
 
 uint64_t kvf_bound_usual_us(const struct kvf_config *config);
 uint64_t kvf_bound_worst_us(const struct kvf_config *config);
+/* Of rooms with pages in memory of devices, on top of both bounds: their flush. 0 where there are none. */
+uint64_t kvf_bound_flush_us(const struct kvf_config *config);
+/* ... and after their worker's end, from its reaping: the next one's start, the registration, its flush. Beyond it
+ * they are in quarantine, which a later answer ends. */
+uint64_t kvf_bound_next_worker_us(const struct kvf_config *config);
 /* What the core is started with. */
 void kvf_core_config_of(const struct kvf_config *config, uint64_t supervisor_id,
                         uint32_t worker_starts, struct kvf_core_config *ret_core);

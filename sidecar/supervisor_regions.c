@@ -373,7 +373,8 @@ static uint32_t take_in(struct kvf_supervisor *s, struct sup_client *c, struct s
  * other ranks of its groups get; or as long as the engine says. */
 static uint64_t wait_ns(const struct kvf_supervisor *s, uint32_t asked_ms)
 {
-    uint64_t own_ns = kvf_bound_worst_us(&s->config) * KVF_NS_PER_US + KVF_NS_PER_S;
+    uint64_t bound_us = kvf_bound_worst_us(&s->config) + kvf_bound_flush_us(&s->config);
+    uint64_t own_ns = bound_us * KVF_NS_PER_US + KVF_NS_PER_S;
     return asked_ms != 0 ? asked_ms * KVF_NS_PER_MS : own_ns;
 }
 

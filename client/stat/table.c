@@ -253,6 +253,10 @@ static void print_drained(FILE *out, struct kvf_stat_daemon *daemon)
         {"bound_watchdog_us", "= usual + watchdog", FORM_US},
         {"bound_kill_us", "+ kill", FORM_US},
     };
+    static const struct item device[] = {
+        {"bound_flush_us", "device memory: + flush", FORM_US},
+        {"bound_next_worker_us", "after a worker's end +", FORM_US},
+    };
     struct row row = {.out = out, .label = "drained in"};
     uint64_t usual_us = value_or_0(daemon, "bound_usual_us");
     uint64_t worst_us = value_or_0(daemon, "bound_worst_us");
@@ -271,6 +275,9 @@ static void print_drained(FILE *out, struct kvf_stat_daemon *daemon)
     end_row(&row);
     PRINT_ROW(out, daemon, "bound", usual);
     PRINT_ROW(out, daemon, "", worst);
+    if (value_or_0(daemon, "bound_flush_us") != 0) {
+        PRINT_ROW(out, daemon, "", device);
+    }
 }
 
 static void print_loop(FILE *out, struct kvf_stat_daemon *daemon)

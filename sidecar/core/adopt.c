@@ -33,7 +33,7 @@ int kvf_core_adopt(struct kvf_core *core, uint64_t now_ns, const struct kvf_core
     *r = (struct kvf_room_rec){
         .generation = adopt->generation,
         .key = adopt->key,
-        .closed_ns = now_ns,
+        .closed_ns = adopt->closed_ns != 0 ? adopt->closed_ns : now_ns,
         .close_to_drained_ns = adopt->close_to_drained_ns,
         .placed_bytes = adopt->placed_bytes,
         .total_bytes = adopt->total_bytes,
@@ -49,6 +49,7 @@ int kvf_core_adopt(struct kvf_core *core, uint64_t now_ns, const struct kvf_core
         .is_adopted = true,
         .flush_mask = adopt->is_drained ? 0 : adopt->device_regions,
         .flush_lanes = UINT8_MAX,
+        .is_rail_missing = adopt->is_rail_missing,
         .is_visible = is_success && adopt->is_visible,
         .is_group_settled = is_success || (adopt->is_drained && adopt->is_group_settled)};
     if (adopt->is_drained) {
@@ -62,6 +63,11 @@ int kvf_core_adopt(struct kvf_core *core, uint64_t now_ns, const struct kvf_core
         kvf_room_set_phase(core, room,
                            adopt->is_quarantined ? KVF_PHASE_QUARANTINED : KVF_PHASE_CLOSING);
         kvf_list_push(&core->leases_close, room);
+    }
+    if (r->flush_mask != 0) {
+        r->is_held_adopted = true;
+        kvf_gauge_add(core, KVF_GAUGE_PAGES_HELD, r->page_count);
+        kvf_flush_adopt(core, now_ns, room);
     }
     kvf_group_join(core, now_ns, room);
     return 0;

@@ -254,6 +254,11 @@ uint64_t kvf_core_bound_usual_ns(const struct kvf_core_config *config)
     return config->liveness_ns + config->cooperative_ns + config->fence_ns;
 }
 
+uint64_t kvf_core_bound_flush_ns(const struct kvf_core_config *config)
+{
+    return config->fence_ns;
+}
+
 /* ---- actions --------------------------------------------------------------------------------------- */
 
 static void fill_lane(const struct kvf_core *core, uint32_t lane, struct kvf_action *ret_action)

@@ -60,7 +60,9 @@ struct kvf_core_config {
     uint64_t bootstrap_ns;
     uint64_t connect_ns; /* a peer unreachable for this long fails the rooms that wait for it */
     uint64_t cooperative_ns;
-    uint64_t fence_ns;
+    uint64_t fence_ns; /* of a fence from its request, and of a flush from its own */
+    uint64_t
+        register_ns; /* an adopted room waits so long for its regions, and one flush longer */
     uint64_t liveness_ns;
     uint64_t group_ask_ns; /* a rank that has not settled is asked again this often */
     uint32_t regrants_max; /* new grants a writer of a room gets after fences; 0: none */
@@ -169,13 +171,16 @@ struct kvf_core_adopt {
     bool is_quarantined; /* undrained, and nothing proves the leases of its engine */
     uint16_t
         device_regions; /* undrained: slots of regions that must be flushed, over every device */
+    bool
+        is_rail_missing; /* ... one of which, known by name, is not here: nothing here proves it */
     bool is_group_settled; /* its word waits for no rank */
     uint32_t reason;
     uint32_t detail;
     uint64_t placed_bytes;
     uint64_t total_bytes;
     uint32_t total_pages;
-    uint64_t close_to_drained_ns;
+    uint64_t close_to_drained_ns; /* if drained */
+    uint64_t closed_ns;           /* when the worker ended that served it; 0: nobody knows */
 };
 /* After kvf_core_client_add and before the first command, or once commands are read no more. Undrained ones
  * close their lease word (KVF_ACT_CLOSE_LEASES) and drain, proof KVF_PROOF_WORKER_GONE at least, when nothing is
@@ -505,8 +510,10 @@ enum kvf_core_gauge {
 const uint64_t *kvf_core_counters(const struct kvf_core *core); /* KVF_COUNTERS values */
 const uint64_t *kvf_core_gauges(const struct kvf_core *core);   /* KVF_GAUGES values */
 
-/* Sum of the deadlines: usual = liveness + cooperative + fence, within which a flush must be over too. The worst part (watchdog, kill) is the
- * supervisor's to add. */
+/* Sum of the deadlines: usual = liveness + cooperative + fence. The worst part (watchdog, kill) is the supervisor's
+ * to add. */
 uint64_t kvf_core_bound_usual_ns(const struct kvf_core_config *config);
+/* What a room with pages in a device's memory has on top of it. */
+uint64_t kvf_core_bound_flush_ns(const struct kvf_core_config *config);
 
 #endif

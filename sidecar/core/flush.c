@@ -5,7 +5,8 @@
  *
  * A room of this worker whose flush fails ends the worker: there is nothing else left to try here, and the next one
  * begins with devices of its own. A room that was adopted from an earlier worker has had that already: it goes to
- * quarantine, where a later proof or an operator's word ends it. */
+ * quarantine, where a later proof or an operator's word ends it. So does one whose regions are not here within the
+ * time that their registration may take, and one that was written through a device which this worker has not. */
 #include "sidecar/core/internal.h"
 
 #include <errno.h>
@@ -22,17 +23,85 @@ static bool was_never_posted(const struct kvf_room_rec *r)
            r->past_proof <= KVF_PROOF_NEVER_POSTED;
 }
 
+static void give_up(struct kvf_core *core, uint32_t room)
+{
+    struct kvf_room_rec *r = &core->rooms[room];
+    r->is_flush_failed = true;
+    kvf_list_remove(&core->flushing, room);
+    kvf_count(core, KVF_COUNT_FLUSHES_FAILED);
+    if (r->is_adopted) {
+        kvf_room_set_phase(core, room, KVF_PHASE_QUARANTINED);
+    } else {
+        core->flush_failed = room + 1;
+    }
+}
+
+static void await_until(struct kvf_core *core, uint32_t room, uint64_t end_ns)
+{
+    core->rooms[room].flush_end_ns = end_ns;
+    kvf_list_push(&core->flushing, room);
+    kvf_core_due(core, end_ns);
+}
+
+static bool are_all_here(const struct kvf_core *core, uint32_t room)
+{
+    const struct kvf_client_rec *c = &core->clients[kvf_room_client(core, room)];
+    for (uint32_t left = core->rooms[room].flush_mask; left != 0; left &= left - 1u) {
+        if (c->regions[__builtin_ctz(left)].handle == 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Its engine said of the host's memory that it were a device's: what is known of these needs no flush. */
+static void skip_host_regions(struct kvf_core *core, uint32_t room)
+{
+    struct kvf_room_rec *r = &core->rooms[room];
+    while (r->flush_mask != 0 && first_region(core, room)->handle != 0 &&
+           !first_region(core, room)->is_device) {
+        r->flush_mask &= (uint16_t)(r->flush_mask - 1u);
+    }
+}
+
+/* In quarantine, and a region is there after all: no deadline waits for the answer, which ends the quarantine all
+ * the same. */
+static void ask_late(struct kvf_core *core, uint32_t room)
+{
+    struct kvf_room_rec *r = &core->rooms[room];
+    skip_host_regions(core, room);
+    if (r->flush_mask == 0) {
+        r->is_flush_failed = false;
+        kvf_room_set_phase(core, room, KVF_PHASE_CLOSING);
+        kvf_list_push(&core->leases_close, room); /* leases may be what keeps it there */
+    } else if (!r->is_flush_asked && !r->is_rail_missing &&
+               first_region(core, room)->handle != 0) {
+        kvf_room_refer(core, room, (uint16_t)(r->flush_mask & -r->flush_mask));
+        r->is_flush_asked = true;
+        kvf_list_push(&core->act_flush, room);
+    }
+}
+
+void kvf_flush_adopt(struct kvf_core *core, uint64_t now_ns, uint32_t room)
+{
+    struct kvf_room_rec *r = &core->rooms[room];
+    if (r->is_rail_missing) {
+        give_up(core, room);
+        return;
+    }
+    await_until(core, room, now_ns + core->config.register_ns + core->config.fence_ns);
+}
+
 static void ask(struct kvf_core *core, uint64_t now_ns, uint32_t room)
 {
     struct kvf_room_rec *r = &core->rooms[room];
+    /* A term of its own in the bound, from the asking: a fence that returned just in time leaves it whole. */
+    uint64_t end_ns = now_ns + core->config.fence_ns;
     r->is_flush_asked = true;
     kvf_list_push(&core->act_flush, room);
-    if (!kvf_list_has(&core->flushing, room)) { /* one deadline for all regions of the room */
-        /* It is the end of what the room's fences may take: the bound knows no further term. */
-        r->flush_end_ns = core->config.fence_ns +
-                          (r->is_adopted ? now_ns : r->closed_ns + core->config.cooperative_ns);
-        kvf_list_push(&core->flushing, room);
-        kvf_core_due(core, r->flush_end_ns);
+    bool is_first = !kvf_list_has(&core->flushing, room); /* one deadline for all its regions */
+    if (is_first || (are_all_here(core, room) && end_ns < r->flush_end_ns)) {
+        await_until(core, room, end_ns);
     }
 }
 
@@ -45,35 +114,18 @@ bool kvf_flush_is_awaited(struct kvf_core *core, uint64_t now_ns, uint32_t room)
     if (was_never_posted(r)) {
         r->flush_mask = 0; /* nothing was ever written */
     }
-    while (r->flush_mask != 0) {
-        struct kvf_region *region = first_region(core, room);
-        if (region->handle == 0) {
-            return true; /* adopted: the region is still to come */
-        }
-        if (!region->is_device) {
-            r->flush_mask &=
-                (uint16_t)(r->flush_mask - 1u); /* its engine said what is not so */
-            continue;
-        }
-        kvf_room_refer(core, room,
-                       (uint16_t)(r->flush_mask & -r->flush_mask)); /* no more than once */
-        ask(core, now_ns, room);
-        return true;
+    skip_host_regions(core, room);
+    if (r->flush_mask == 0) {
+        kvf_list_remove(&core->flushing, room); /* adopted: it waited for regions */
+        return false;
     }
-    return false;
-}
-
-static void give_up(struct kvf_core *core, uint32_t room)
-{
-    struct kvf_room_rec *r = &core->rooms[room];
-    r->is_flush_failed = true;
-    kvf_list_remove(&core->flushing, room);
-    kvf_count(core, KVF_COUNT_FLUSHES_FAILED);
-    if (r->is_adopted) {
-        kvf_room_set_phase(core, room, KVF_PHASE_QUARANTINED);
-    } else {
-        core->flush_failed = room + 1;
+    if (first_region(core, room)->handle == 0) {
+        return true; /* adopted: the region is still to come */
     }
+    kvf_room_refer(core, room,
+                   (uint16_t)(r->flush_mask & -r->flush_mask)); /* no more than once */
+    ask(core, now_ns, room);
+    return true;
 }
 
 void kvf_core_flushed(struct kvf_core *core, uint64_t now_ns, uint32_t client, uint32_t slot,
@@ -97,13 +149,11 @@ void kvf_core_flushed(struct kvf_core *core, uint64_t now_ns, uint32_t client, u
         }
         return;
     }
-    if (r->is_flush_failed && r->is_adopted) { /* late, and a proof all the same */
-        r->is_flush_failed = false;
-        kvf_room_set_phase(core, room, KVF_PHASE_CLOSING);
-        kvf_list_push(&core->leases_close, room); /* leases may be what keeps it there */
-    }
     kvf_count(core, KVF_COUNT_FLUSHES);
     r->flush_mask &= (uint16_t)(r->flush_mask - 1u);
+    if (r->is_flush_failed && r->is_adopted) { /* late, and a proof all the same */
+        ask_late(core, room);
+    }
     if (r->flush_mask == 0) {
         kvf_list_remove(&core->flushing, room);
         r->is_visible = r->outcome == KVF_OUTCOME_SUCCESS;
@@ -139,9 +189,13 @@ int kvf_core_region_ready(struct kvf_core *core, uint64_t now_ns, uint32_t clien
     uint16_t bit = (uint16_t)(1u << (region & 0xffu));
     for (uint32_t slot = 0; slot < c->rooms_max && c->undrained > 0; slot++) {
         uint32_t room = kvf_room_idx(core, client, slot);
-        if (core->rooms[room].is_adopted && (core->rooms[room].flush_mask & bit) != 0) {
-            kvf_room_try_drain(core, now_ns, room);
+        if (!core->rooms[room].is_adopted || (core->rooms[room].flush_mask & bit) == 0) {
+            continue;
         }
+        if (core->rooms[room].is_flush_failed) {
+            ask_late(core, room);
+        }
+        kvf_room_try_drain(core, now_ns, room);
     }
     return 0;
 }

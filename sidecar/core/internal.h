@@ -103,6 +103,9 @@ struct kvf_room_rec {
     bool waits_again; /* in the bootstrap list for a new grant */
     bool is_flush_asked;
     bool is_flush_failed; /* or its region will never come: nothing here proves this room */
+    bool
+        is_rail_missing; /* adopted: written through a device that is not ours to read through */
+    bool is_held_adopted; /* adopted, and its pages stand in the books as held */
     uint8_t past_proof;   /* sink: weakest of the grants that new ones took the place of */
     uint8_t
         flush_lanes; /* sink, with a flush to come: lanes that its grants had, of any peer */
@@ -264,10 +267,10 @@ struct kvf_source_grant {
     bool is_replaced; /* ... or its new grant has the place */
     uint8_t losses;   /* grants before this one, for the same sink */
     bool owes_accept;
+    bool owes_decline;
     bool owes_ended;
     struct kvf_link hash; /* parked: chain of (label, key) */
     struct kvf_link nonce_hash;
-    bool owes_decline;
     struct kvf_link in_peer;
     struct kvf_link owed;
     struct kvf_link deadline;
@@ -599,6 +602,8 @@ void kvf_grant_settle(struct kvf_core *core, uint64_t now_ns, uint32_t grant);
 /* flush.c: for rooms with a flush to come (flush_mask) */
 /* Whether a closed room has to wait for it; asks for it once everything else of its grants is proven. */
 bool kvf_flush_is_awaited(struct kvf_core *core, uint64_t now_ns, uint32_t room);
+/* An earlier worker's room with pages to flush was taken over: how long it may wait for its regions. */
+void kvf_flush_adopt(struct kvf_core *core, uint64_t now_ns, uint32_t room);
 /* One that failed, or that nobody can do: an operator takes its place. */
 void kvf_flush_forget(struct kvf_core *core, uint32_t room);
 /* The peer turned out to be copied to and from: rooms in a device's memory fail. */

@@ -119,6 +119,10 @@ static void free_sink_pages(struct kvf_core *core, uint32_t room)
         kvf_gauge_sub(core, KVF_GAUGE_PAGES_HELD, r->page_count);
         r->owns_pages = false;
     }
+    if (r->is_held_adopted) {
+        kvf_gauge_sub(core, KVF_GAUGE_PAGES_HELD, r->page_count);
+        r->is_held_adopted = false;
+    }
     if (r->run_block != KVF_RUNS_NONE) {
         kvf_core_runs_free(core, r->run_block);
         r->run_block = KVF_RUNS_NONE;

@@ -218,15 +218,44 @@ Test(core_flush, one_that_is_never_answered_ends_the_worker_within_the_bound)
 {
     struct pair *p = begin(POSTED(1));
     struct pair_room *sink = landed(p, 7, 0, 8);
-    uint64_t limit_ns = p->config.cooperative_ns + p->config.fence_ns;
+    uint64_t limit_ns = kvf_core_bound_flush_ns(&p->config);
     pair_advance(p, limit_ns - PAIR_MS);
     cr_assert_eq(p->daemons[0].escalations, 0);
     pair_advance(p, 2 * PAIR_MS);
     cr_assert_eq(p->daemons[0].escalations, 1);
-    cr_assert_leq(limit_ns, kvf_core_bound_usual_ns(&p->config));
     pair_advance(p, 60000 * PAIR_MS);
     expect_waiting(sink, KVF_OUTCOME_SUCCESS);
     pair_free(p);
+}
+
+/* Its deadline begins when it is asked for, not when the room closed. */
+Test(core_flush, a_fence_that_returns_just_in_time_leaves_the_flush_its_whole_time)
+{
+    struct pair *p = begin(POSTED(1));
+    struct pair_room *source = pair_source(p, 1, 7);
+    struct pair_room *sink = pair_sink(p, 0, 1, 7, 0, 16);
+    pair_settle(p);
+    pair_link(p, 0, 1)->hold_deliver = 0xff;
+    (void)pair_submit(source, 0, 0, 16, true);
+    pair_settle(p);
+    p->daemons[0].hold_fences = true;
+    pair_abort(sink);
+    pair_settle(p);
+    uint64_t fenced_ns = p->config.cooperative_ns + p->config.fence_ns - PAIR_MS;
+    pair_advance(p, fenced_ns);
+    cr_assert_eq(p->daemons[0].escalations, 0);
+    p->daemons[0].hold_fences = false;
+    pair_fences_return(p, 0);
+    cr_assert_eq(p->daemons[0].flushes_out, 1);
+    pair_advance(p, p->config.fence_ns - PAIR_MS);
+    cr_assert_eq(p->daemons[0].escalations, 0, "the fence was in time, and so is the flush");
+    pair_flushes_answer(p, 0, 0);
+    pair_expect(sink, KVF_OUTCOME_FAILED, KVF_PROOF_FENCED, KVF_E_ABORTED);
+    cr_assert_leq(sink->view.close_to_drained_ns,
+                  kvf_core_bound_usual_ns(&p->config) + kvf_core_bound_flush_ns(&p->config));
+    cr_assert_gt(sink->view.close_to_drained_ns, fenced_ns + p->config.fence_ns / 2);
+    pair_advance(p, 1000 * PAIR_MS);
+    pair_finish(p);
 }
 
 Test(core_flush, so_many_are_out_at_a_time_and_the_others_follow)
@@ -383,6 +412,90 @@ Test(core_flush, an_earlier_workers_room_whose_region_never_comes_is_in_quaranti
     cr_assert_eq(kvf_word_phase(word_of(p)), KVF_PHASE_QUARANTINED);
     cr_assert_eq(kvf_core_release(core_of(p), p->now_ns, 0, SLOT, GENERATION), 0);
     cr_assert(kvf_word_is_drained(word_of(p)));
+    pair_free(p);
+}
+
+/* The end of the worker that served it begins its time: the next one's start, the registration and the flush. */
+Test(core_flush, an_earlier_workers_room_is_in_the_books_of_pages_and_time_until_its_flush)
+{
+    struct pair *p = pair_new(POSTED(1));
+    struct kvf_action a;
+    struct kvf_core_adopt room = earlier(KVF_OUTCOME_FAILED);
+    struct kvf_core_room_view view;
+    room.closed_ns = p->now_ns - 70 * PAIR_MS;
+    pair_region_device(p, 0, 0, PAIR_R0);
+    uint64_t held = pair_gauge(p, 0, KVF_GAUGE_PAGES_HELD);
+    cr_assert_eq(adopt(p, &room), 0);
+    cr_assert_eq(pair_gauge(p, 0, KVF_GAUGE_PAGES_HELD), held + 8);
+    cr_assert_eq(take(p, KVF_ACT_FLUSH, &a), 1);
+    kvf_core_flushed(core_of(p), p->now_ns + 30 * PAIR_MS, 0, SLOT, GENERATION, 0);
+    cr_assert(kvf_word_is_drained(word_of(p)));
+    cr_assert_eq(pair_gauge(p, 0, KVF_GAUGE_PAGES_HELD), held);
+    kvf_core_room_view(core_of(p), 0, SLOT, &view);
+    cr_assert_eq(view.close_to_drained_ns, 100 * PAIR_MS);
+    pair_free(p);
+}
+
+Test(core_flush, a_region_that_is_not_registered_in_its_time_puts_its_rooms_in_quarantine)
+{
+    struct pair *p = pair_new(POSTED(1));
+    struct kvf_action a;
+    struct kvf_core_adopt room = earlier(KVF_OUTCOME_FAILED);
+    cr_assert_eq(pair_region_remove(p, 0, 0, PAIR_R0), 0);
+    cr_assert_eq(adopt(p, &room), 0);
+    uint64_t limit_ns = p->config.register_ns + p->config.fence_ns;
+    kvf_core_tick(core_of(p), p->now_ns + limit_ns - PAIR_MS);
+    cr_assert_eq(kvf_word_phase(word_of(p)), KVF_PHASE_CLOSING);
+    kvf_core_tick(core_of(p), p->now_ns + limit_ns);
+    cr_assert_eq(kvf_word_phase(word_of(p)), KVF_PHASE_QUARANTINED);
+    cr_assert_eq(pair_gauge(p, 0, KVF_GAUGE_PAGES_QUARANTINED), 8);
+
+    pair_region_add(p, 0, 0, PAIR_REGION(0, 2), 16, PAIR_PAGE_BYTES); /* late, and here */
+    cr_assert_eq(kvf_core_region_ready(core_of(p), p->now_ns, 0, PAIR_REGION(0, 2), true), 0);
+    cr_assert_eq(take(p, KVF_ACT_FLUSH, &a), 1);
+    cr_assert_eq(kvf_word_phase(word_of(p)), KVF_PHASE_QUARANTINED, "until the answer");
+    kvf_core_flushed(core_of(p), p->now_ns, 0, SLOT, GENERATION, 0);
+    (void)take(p, KVF_ACT_FLUSH, &a);
+    cr_assert(kvf_word_is_drained(word_of(p)));
+    cr_assert_eq(pair_gauge(p, 0, KVF_GAUGE_PAGES_QUARANTINED), 0);
+    pair_free(p);
+}
+
+Test(core_flush, a_region_that_comes_late_and_is_the_hosts_ends_the_quarantine_without_a_flush)
+{
+    struct pair *p = pair_new(POSTED(1));
+    struct kvf_action a;
+    struct kvf_core_adopt room = earlier(KVF_OUTCOME_FAILED);
+    cr_assert_eq(pair_region_remove(p, 0, 0, PAIR_R0), 0);
+    cr_assert_eq(adopt(p, &room), 0);
+    (void)take(p, KVF_ACT_FLUSH, &a);
+    kvf_core_tick(core_of(p), p->now_ns + p->config.register_ns + p->config.fence_ns);
+    cr_assert_eq(kvf_word_phase(word_of(p)), KVF_PHASE_QUARANTINED);
+    pair_region_add(p, 0, 0, PAIR_REGION(0, 2), 16, PAIR_PAGE_BYTES);
+    cr_assert_eq(kvf_core_region_ready(core_of(p), p->now_ns, 0, PAIR_REGION(0, 2), false), 0);
+    cr_assert_eq(take(p, KVF_ACT_FLUSH, &a), 0);
+    cr_assert(kvf_word_is_drained(word_of(p)));
+    pair_free(p);
+}
+
+/* A read through other devices proves nothing of what that one wrote. */
+Test(core_flush, a_room_that_was_written_through_a_device_which_is_not_here_is_never_flushed)
+{
+    struct pair *p = pair_new(POSTED(1));
+    struct kvf_action a;
+    struct kvf_core_adopt room = earlier(KVF_OUTCOME_FAILED);
+    room.is_rail_missing = true;
+    cr_assert_eq(pair_region_remove(p, 0, 0, PAIR_R0), 0);
+    cr_assert_eq(adopt(p, &room), 0);
+    cr_assert_eq(kvf_word_phase(word_of(p)), KVF_PHASE_QUARANTINED);
+    pair_region_add(p, 0, 0, PAIR_REGION(0, 2), 16, PAIR_PAGE_BYTES);
+    cr_assert_eq(kvf_core_region_ready(core_of(p), p->now_ns, 0, PAIR_REGION(0, 2), true), 0);
+    cr_assert_eq(take(p, KVF_ACT_FLUSH, &a), 0);
+    kvf_core_tick(core_of(p), p->now_ns + 60000 * PAIR_MS);
+    cr_assert_eq(kvf_word_phase(word_of(p)), KVF_PHASE_QUARANTINED);
+    cr_assert_eq(kvf_core_release(core_of(p), p->now_ns, 0, SLOT, GENERATION), 0);
+    cr_assert(kvf_word_is_drained(word_of(p)));
+    cr_assert_eq(kvf_word_proof(word_of(p)), KVF_PROOF_OPERATOR);
     pair_free(p);
 }
 

@@ -171,6 +171,7 @@ struct pair *pair_new(const struct pair_options *options)
                                          .connect_ns = 5000 * PAIR_MS,
                                          .cooperative_ns = 500 * PAIR_MS,
                                          .fence_ns = 2000 * PAIR_MS,
+                                         .register_ns = 10000 * PAIR_MS,
                                          .liveness_ns = 1250 * PAIR_MS,
                                          .group_ask_ns = 250 * PAIR_MS,
                                          .regrants_max = o->has_no_regrants ? 0 : 3,

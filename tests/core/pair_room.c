@@ -252,8 +252,10 @@ static void check_drained(struct pair *p, const struct pair_room *r)
     if (r->view.unproven != 0) {
         pair_fail(p, "drained with %u (grant, lane) pairs shown as unproven", r->view.unproven);
     }
+    uint64_t flush_ns = is_in_device(p, r) ? kvf_core_bound_flush_ns(&p->config) : 0;
+    uint64_t bound_ns = kvf_core_bound_usual_ns(&p->config) + flush_ns;
     if (p->is_bound_checked && !r->is_bound_off &&
-        r->view.close_to_drained_ns > kvf_core_bound_usual_ns(&p->config) + p->bound_slack_ns) {
+        r->view.close_to_drained_ns > bound_ns + p->bound_slack_ns) {
         pair_fail(p, "the bound is broken: %llu us from close to drained",
                   (unsigned long long)(r->view.close_to_drained_ns / 1000));
     }
