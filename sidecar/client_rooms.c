@@ -9,6 +9,7 @@
 #include "sidecar/daemon_stats.h"
 #include "sidecar/host/clock.h"
 #include "sidecar/reap.h"
+#include "sidecar/run_dir.h"
 
 /* ---- records ---------------------------------------------------------------------------------------- */
 
@@ -257,6 +258,8 @@ static void adopt_room(struct kvf_clients *all, struct client *c, uint64_t now_n
     const struct kvf_room_shm *room = &c->segment.rooms[slot];
     struct client_slot *s = &c->slots[slot];
     uint64_t word = atomic_load_explicit(&room->word, memory_order_relaxed);
+    /* Whose lanes its pages were written through: stored before its OPEN came to the core. 0: none ever was. */
+    uint64_t served = atomic_load_explicit(&room->epoch, memory_order_relaxed);
     struct kvf_core_adopt adopt = {
         .client = c->idx,
         .slot = slot,
@@ -271,6 +274,8 @@ static void adopt_room(struct kvf_clients *all, struct client *c, uint64_t now_n
         .device_regions =
             (uint16_t)atomic_load_explicit(&intent->device_regions, memory_order_relaxed),
         .is_group_settled = (word & KVF_WORD_GROUP_WAITS) == 0,
+        .is_rail_missing = served != 0 && !kvf_covered_has(all->config.covered, served),
+        .closed_ns = served == all->config.past_epoch ? all->config.past_ended_ns : 0,
         .reason = atomic_load_explicit(&room->reason, memory_order_relaxed),
         .detail = atomic_load_explicit(&room->detail, memory_order_relaxed),
         .placed_bytes = atomic_load_explicit(&room->placed_bytes, memory_order_relaxed),
@@ -279,12 +284,16 @@ static void adopt_room(struct kvf_clients *all, struct client *c, uint64_t now_n
         .close_to_drained_ns =
             atomic_load_explicit(&room->close_to_drained_ns, memory_order_relaxed)};
     if (kvf_core_adopt(all->core, now_ns, &adopt) == 0) {
-        /* relaxed: E2, carried by the word's next store; until then the earlier worker's end is as good. */
-        atomic_store_explicit(&c->segment.rooms[slot].epoch, all->config.worker_epoch,
+        bool is_unflushed = !adopt.is_drained && adopt.device_regions != 0;
+        /* relaxed: E2, carried by the word's next store; until then the earlier worker's end is as good. What waits
+         * for a flush goes on naming who wrote it, for the next one too: no library concludes anything of it. */
+        atomic_store_explicit(&c->segment.rooms[slot].epoch,
+                              is_unflushed ? served : all->config.worker_epoch,
                               memory_order_relaxed);
         s->generation = adopt.generation;
         s->opened_ns = now_ns;
-        s->is_end_recorded = true; /* its time was counted by another worker, or by nobody */
+        /* Else its time was counted by another worker, or by nobody. */
+        s->is_end_recorded = !is_unflushed || adopt.outcome == KVF_OUTCOME_SUCCESS;
     }
 }
 

@@ -32,6 +32,9 @@ struct kvf_clients_host {
 struct kvf_clients_config {
     uint32_t clients_max;
     uint64_t worker_epoch;
+    uint64_t past_epoch; /* of the worker before this one, 0: none; and when it was reaped */
+    uint64_t past_ended_ns;
+    const struct kvf_covered *covered; /* supervisors whose devices are all ours too */
     int epoll_fd;
     struct kvf_stats_shm *stats; /* histograms and proofs of rooms taken over */
 };

@@ -13,6 +13,7 @@
 #include "ring/operate.h"
 #include "sidecar/host/config.h"
 #include "sidecar/host/placement.h"
+#include "sidecar/run_dir.h"
 
 #define KVF_PEERS_DOWN_MAX 64u
 #define KVF_LINK_FD 3 /* the worker finds its end here after exec */
@@ -80,6 +81,9 @@ struct kvf_link_start {
     uint32_t worker_starts;
     uint64_t supervisor_id; /* upper 40 bits */
     uint64_t worker_epoch;
+    uint64_t past_epoch;        /* of the worker before it, 0: none of this supervisor ... */
+    uint64_t past_ended_ns;     /* ... and when that was reaped */
+    struct kvf_covered covered; /* whose writes a flush over these rails proves */
 };
 
 struct kvf_link_plane {

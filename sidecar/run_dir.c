@@ -1,5 +1,6 @@
 #include "sidecar/run_dir.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -308,6 +309,148 @@ void kvf_run_dir_remove_worker(struct kvf_run_dir *dir)
 {
     char name[FILE_NAME_BYTES];
     (void)unlinkat(dir->dir_fd, file_name(dir, ".worker", name), 0);
+}
+
+/* ---- the devices that supervisors wrote through ---------------------------------------------------------------- */
+
+#define RAILS_NAMES_BYTES (KVF_PLACEMENT_RAILS_MAX * (KVF_RAIL_NAME_BYTES + 12u) + 2u)
+#define RAILS_LINE_BYTES (40u + 17u + RAILS_NAMES_BYTES)
+#define RAILS_FILE_BYTES (KVF_COVERED_MAX * RAILS_LINE_BYTES)
+
+/* " mlx5_0/1 mlx5_1/1 ": each name between spaces. */
+static void name_rails(const struct kvf_rails *rails, uint32_t port,
+                       char ret_names[RAILS_NAMES_BYTES])
+{
+    size_t used = 0;
+    ret_names[0] = '\0';
+    for (uint32_t i = 0; i < rails->count; i++) {
+        int bytes = snprintf(ret_names + used, RAILS_NAMES_BYTES - used, " %s/%u",
+                             rails->at[i].name, port != 0 ? port : rails->at[i].port);
+        assert(bytes > 0 && (size_t)bytes < RAILS_NAMES_BYTES - used - 1u);
+        used += (size_t)bytes;
+    }
+    ret_names[used] = ' ';
+    ret_names[used + 1u] = '\0';
+}
+
+/* Every one of the names, in a line of the file, is among these. A line without any says nothing. */
+static bool are_among(const char *line_names, const char *names)
+{
+    char name[KVF_RAIL_NAME_BYTES + 14u];
+    uint32_t count = 0;
+    for (const char *at = line_names; strcspn(at, "\n") > 1u; count++) {
+        size_t bytes = strcspn(at + 1, " \n");
+        if (*at != ' ' || bytes == 0 || bytes + 3u > sizeof(name)) {
+            return false;
+        }
+        (void)snprintf(name, sizeof(name), " %.*s ", (int)bytes, at + 1);
+        if (strstr(names, name) == NULL) {
+            return false;
+        }
+        at += 1u + bytes;
+    }
+    return count > 0;
+}
+
+/* The file's text; empty: there is none, or nothing in it can be believed. */
+static void read_rails(struct kvf_run_dir *dir, char ret_text[RAILS_FILE_BYTES])
+{
+    char name[FILE_NAME_BYTES];
+    ret_text[0] = '\0';
+    int fd = openat(dir->dir_fd, file_name(dir, ".rails", name),
+                    O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0 && errno == ENOENT) {
+        return;
+    }
+    struct stat st;
+    ssize_t got = -1;
+    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid()) {
+        got = read(fd, ret_text, RAILS_FILE_BYTES - 1u);
+    }
+    if (got < 0) {
+        kvf_log(KVF_LOG_WARN,
+                "%s/%s cannot be read: memory of devices that an earlier daemon of this name "
+                "left is not proven here",
+                dir->config->run_dir, name);
+    }
+    ret_text[got > 0 ? got : 0] = '\0';
+    kvf_close_fd(&fd);
+}
+
+static int write_rails(struct kvf_run_dir *dir, const char *text)
+{
+    char name[FILE_NAME_BYTES];
+    char fresh[FILE_NAME_BYTES];
+    file_name(dir, ".rails", name);
+    file_name(dir, ".rails.new", fresh);
+    (void)unlinkat(dir->dir_fd, fresh, 0);
+    int fd =
+        openat(dir->dir_fd, fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0) {
+        return refuse_file(dir, fresh, -errno);
+    }
+    size_t bytes = strlen(text);
+    ssize_t put = write(fd, text, bytes);
+    int err = put == (ssize_t)bytes ? 0 : put < 0 ? -errno : -ENOSPC;
+    close(fd);
+    if (err != 0) {
+        return refuse(dir, fresh, err, strerror(-err));
+    }
+    return renameat(dir->dir_fd, fresh, dir->dir_fd, name) == 0 ? 0 : refuse_errno(dir, name);
+}
+
+int kvf_run_dir_note_rails(struct kvf_run_dir *dir, uint64_t supervisor_id,
+                           const struct kvf_rails *rails, uint32_t port,
+                           struct kvf_covered *ret_covered)
+{
+    static char before[RAILS_FILE_BYTES];
+    static char after[RAILS_FILE_BYTES];
+    char own[RAILS_NAMES_BYTES];
+    struct kvf_process_id self;
+    int err = kvf_process_identify(getpid(), &self);
+    if (err != 0) {
+        return refuse(dir, "", err, strerror(-err));
+    }
+    struct kvf_covered covered = {.count = 1, .ids = {supervisor_id}};
+    name_rails(rails, port, own);
+    read_rails(dir, before);
+    size_t used = (size_t)snprintf(after, sizeof(after), "%s %016" PRIx64 "%s\n", self.boot_id,
+                                   supervisor_id, own);
+    uint32_t lines = 1;
+    size_t boot_bytes = strlen(self.boot_id);
+    for (char *at = before; *at != '\0' && lines < KVF_COVERED_MAX; lines++) {
+        size_t bytes = strcspn(at, "\n");
+        uint64_t id = 0;
+        int names_at = 0;
+        bool is_ours = strncmp(at, self.boot_id, boot_bytes) == 0 && at[boot_bytes] == ' ' &&
+                       sscanf(at + boot_bytes, " %16" SCNx64 "%n", &id, &names_at) == 1 &&
+                       used + bytes + 2u <= sizeof(after);
+        if (is_ours) { /* what this boot has not seen, no memory outlived */
+            memcpy(after + used, at, bytes);
+            used += bytes;
+            after[used++] = '\n';
+            after[used] = '\0';
+        }
+        if (is_ours && are_among(at + boot_bytes + names_at, own)) {
+            covered.ids[covered.count++] = id;
+        }
+        at += bytes + (at[bytes] == '\n' ? 1u : 0);
+    }
+    err = write_rails(dir, after);
+    if (err == 0) {
+        *ret_covered = covered;
+    }
+    return err;
+}
+
+bool kvf_covered_has(const struct kvf_covered *covered, uint64_t epoch)
+{
+    for (uint32_t i = 0; i < covered->count; i++) {
+        if (covered->ids[i] == (epoch & ~UINT64_C(0xffffff))) {
+            return true;
+        }
+    }
+    return false;
 }
 
 /* ---- stats ---------------------------------------------------------------------------------------------------- */

@@ -3,6 +3,8 @@
  *   NAME.lock    held (flock) while a supervisor of that name lives; never removed. It decides only who may
  *                start: a lock proves nothing about memory
  *   NAME.worker  pid, start time and boot of the last worker, written before that opened anything
+ *   NAME.rails   transport verbs: which devices each supervisor of this boot wrote through, written before any of
+ *                its workers opened one. Memory of devices that an earlier one left is proven through those
  *   NAME.sock    where engines attach (0660)
  *   NAME.stats   what kvfence-stat reads (0644); stays after the end, and is removed if the start failed
  *   .cpu-N.lock  held by the daemon whose worker is pinned to processor N
@@ -13,6 +15,7 @@
 #ifndef KVF_SIDECAR_RUN_DIR_H
 #define KVF_SIDECAR_RUN_DIR_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "ring/stats.h"
@@ -41,6 +44,23 @@ int kvf_run_dir_check(const struct kvf_config *config);
 int kvf_run_dir_await_worker(struct kvf_run_dir *dir);
 int kvf_run_dir_write_worker(struct kvf_run_dir *dir, const struct kvf_process_id *id);
 void kvf_run_dir_remove_worker(struct kvf_run_dir *dir);
+
+/* Supervisors by their id (upper 40 bits of their epochs) whose devices are all here. Others, and those that nobody
+ * remembers, are not among them. */
+#define KVF_COVERED_MAX 64u
+struct kvf_covered {
+    uint32_t count;
+    uint32_t pad_;
+    uint64_t ids[KVF_COVERED_MAX];
+};
+
+/* Notes the devices of this supervisor (their first `port`, or 0: each one's own), and says which earlier ones, of
+ * this boot, used no others. The last KVF_COVERED_MAX are remembered. 0, or -errno: nothing was noted, and nothing
+ * may be opened. */
+int kvf_run_dir_note_rails(struct kvf_run_dir *dir, uint64_t supervisor_id,
+                           const struct kvf_rails *rails, uint32_t port,
+                           struct kvf_covered *ret_covered);
+bool kvf_covered_has(const struct kvf_covered *covered, uint64_t epoch);
 
 /* Makes a fresh stats file and replaces the one of an earlier daemon. Both descriptors are the caller's. */
 int kvf_run_dir_create_stats(struct kvf_run_dir *dir, int *ret_fd, int *ret_read_only_fd,

@@ -215,6 +215,12 @@ static void log_config(const struct kvf_config *config)
     kvf_log(KVF_LOG_INFO, "  abort to drained: usually at most %llu us, at worst %llu us",
             (unsigned long long)kvf_bound_usual_us(config),
             (unsigned long long)kvf_bound_worst_us(config));
+    if (kvf_bound_flush_us(config) != 0) {
+        kvf_log(KVF_LOG_INFO,
+                "  in memory of devices: %llu us more, and another %llu us if a worker ends",
+                (unsigned long long)kvf_bound_flush_us(config),
+                (unsigned long long)kvf_bound_next_worker_us(config));
+    }
 }
 
 static void run(struct kvf_supervisor *s)
@@ -292,6 +298,10 @@ static int open_house(struct kvf_supervisor *s)
     }
     if (err == 0) {
         err = kvf_run_dir_place(&s->dir, &s->rails, &s->cpu);
+    }
+    if (err == 0 && s->rails.count > 0) {
+        uint32_t port = s->config.rdma_port != 0 ? s->config.rdma_port : s->rails.at[0].port;
+        err = kvf_run_dir_note_rails(&s->dir, s->supervisor_id, &s->rails, port, &s->covered);
     }
     if (err == 0) {
         err = kvf_run_dir_create_stats(&s->dir, &s->stats_fd, &s->stats_read_fd, &s->stats);

@@ -166,7 +166,12 @@ struct kvf_supervisor {
     uint64_t uncounted[SUP_COUNTS]; /* not in the stats yet */
     int cpu; /* where workers are pinned, and below, what they use: one choice for all of them */
     struct kvf_rails rails; /* none without transport verbs */
-    int exit_status;        /* -1 while running */
+    struct kvf_covered
+        covered; /* supervisors, this one too, whose rails are all among ours; likewise */
+    uint64_t
+        past_epoch; /* of the last worker that ended, 0: none did; and when it was reaped */
+    uint64_t past_ended_ns;
+    int exit_status; /* -1 while running */
 
     enum worker_state worker;
     pid_t worker_pid;

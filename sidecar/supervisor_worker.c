@@ -20,14 +20,15 @@
 #include "sidecar/reap.h"
 #include "sidecar/supervisor_internal.h"
 
-/* Libraries of devices are found, loaded and tried meanwhile, on a machine that may be busy. A worker that starts
- * has lent nothing, so no page waits for it. */
-#define START_LIMIT_NS (30 * KVF_NS_PER_S)
+#define START_LIMIT_NS (KVF_WORKER_START_MS * KVF_NS_PER_MS)
 /* Restarts are immediate, unless worker after worker ends soon after its start: then ever slower. */
 #define QUICK_DEATH_NS (2 * KVF_NS_PER_S)
 #define QUICK_DEATHS_FREE 5u
 #define RESTART_DELAY_NS (100 * KVF_NS_PER_MS)
 #define RESTART_DELAY_SHIFT_MAX 5u
+_Static_assert(RESTART_DELAY_NS << RESTART_DELAY_SHIFT_MAX ==
+                   KVF_RESTART_DELAY_MAX_MS * KVF_NS_PER_MS,
+               "a term of a bound");
 #define MESSAGES_PER_EVENT 64u
 
 /* ---- start -------------------------------------------------------------------------------------------------- */
@@ -65,6 +66,9 @@ static int send_start(struct kvf_supervisor *s)
                                    .supervisor_pid = getpid(),
                                    .cpu = s->cpu,
                                    .rails = s->rails,
+                                   .covered = s->covered,
+                                   .past_epoch = s->past_epoch,
+                                   .past_ended_ns = s->past_ended_ns,
                                    .worker_starts = s->worker_starts,
                                    .supervisor_id = s->supervisor_id,
                                    .worker_epoch = s->epoch};
@@ -271,6 +275,8 @@ void kvf_sup_worker_ended(struct kvf_supervisor *s)
     }
     log_end(s, &info);
     bool is_failed_start = !s->was_ready && !s->is_stopping;
+    s->past_epoch = s->epoch;
+    s->past_ended_ns = s->now_ns;
     s->worker = WORKER_NONE;
     kvf_close_fd(&s->worker_fd);
     kvf_close_fd(&s->link_fd);

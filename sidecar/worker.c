@@ -358,6 +358,9 @@ static int start_worker(struct kvf_worker *w, const struct kvf_link_start *start
     w->config = start->config;
     w->rails = start->rails;
     w->epoch = start->worker_epoch;
+    w->past_epoch = start->past_epoch;
+    w->past_ended_ns = start->past_ended_ns;
+    w->covered = start->covered;
     w->link_fd = KVF_LINK_FD;
     w->now_ns = kvf_clock_now_ns();
     void *stats = NULL;

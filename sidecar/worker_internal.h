@@ -39,7 +39,10 @@ struct kvf_worker {
     struct kvf_config config;
     struct kvf_rails rails; /* of transport verbs */
     uint64_t epoch;
-    uint64_t now_ns; /* of this turn */
+    uint64_t past_epoch; /* of the worker before this one, 0: none; and when it was reaped */
+    uint64_t past_ended_ns;
+    struct kvf_covered covered; /* supervisors whose devices are all among our rails */
+    uint64_t now_ns;            /* of this turn */
     uint64_t loop_count;
     int epoll_fd;
     int link_fd;

@@ -92,6 +92,9 @@ int kvf_worker_tables_create(struct kvf_worker *w)
 {
     struct kvf_clients_config config = {.clients_max = w->config.clients,
                                         .worker_epoch = w->epoch,
+                                        .past_epoch = w->past_epoch,
+                                        .past_ended_ns = w->past_ended_ns,
+                                        .covered = &w->covered,
                                         .epoll_fd = w->epoll_fd,
                                         .stats = w->stats};
     struct kvf_clients_host clients = {.ctx = w,
@@ -214,7 +217,8 @@ static void stop_all(struct kvf_worker *w)
 {
     w->stop = STOP_ALL;
     w->stop_ended = rooms_left(w);
-    w->stop_deadline_ns = w->now_ns + kvf_bound_usual_us(&w->config) * KVF_NS_PER_US;
+    uint64_t bound_us = kvf_bound_usual_us(&w->config) + kvf_bound_flush_us(&w->config);
+    w->stop_deadline_ns = w->now_ns + bound_us * KVF_NS_PER_US;
     if (w->stop_ended > 0) {
         kvf_log(KVF_LOG_WARN, "the grace period is over: %u rooms are closed now",
                 w->stop_ended);
