@@ -24,7 +24,10 @@
 #define KVF_TOMBSTONE_WAYS 8u
 #define KVF_TOMBSTONES (KVF_TOMBSTONE_SETS * KVF_TOMBSTONE_WAYS)
 #define KVF_CONNECT_RETRY_NS UINT64_C(50000000)
+/* A lane is opened again so long after its fence; after attempts in a row that never came up, twice as long for each
+ * one more (so often at most), and by chance up to half as much on top. */
 #define KVF_LANE_RETRY_NS UINT64_C(20000000)
+#define KVF_LANE_RETRY_DOUBLINGS_MAX 5u
 #define KVF_GEOMETRY_SALT UINT64_C(0x6b7666)
 #define KVF_RATE_WINDOW_NS UINT64_C(50000000)
 #define KVF_SOURCE_LOSSES_MAX                                                                  \
@@ -290,6 +293,7 @@ struct kvf_lane {
         owes_lane; /* the peer is owed LANE: by the source, of a queue pair by the sink first */
     bool
         is_queue_pair; /* this epoch is, as the transport said; or the sink, if it asked for one */
+    uint8_t failed_opens; /* sink: attempts in a row that never came up */
     uint32_t epoch;
     uint32_t theirs_epoch; /* source: newest that the sink asked for, open or to be opened */
     struct kvf_lane_end own;

@@ -228,6 +228,7 @@ static void set_up(struct kvf_core *core, struct kvf_lane *lane)
 {
     assert(lane->posted_bytes == 0);
     lane->state = KVF_LANE_UP;
+    lane->failed_opens = 0;
     lane->window_bytes = core->config.lane_window_bytes;
     kvf_gauge_add(core, KVF_GAUGE_LANES_UP, 1);
 }
@@ -436,6 +437,9 @@ void kvf_lane_start_fence(struct kvf_core *core, uint64_t now_ns, uint32_t lane_
         kvf_gauge_sub(core, KVF_GAUGE_LANES_UP, 1);
         kvf_count(core, KVF_COUNT_FENCES);
     }
+    if (lane->state == KVF_LANE_OPENING && lane->failed_opens <= KVF_LANE_RETRY_DOUBLINGS_MAX) {
+        lane->failed_opens++;
+    }
     lane->state = KVF_LANE_FENCING;
     lane->fence_since_ns = now_ns;
     lane->owes_lane = false;
@@ -484,6 +488,17 @@ static void fenced_as_source(struct kvf_core *core, uint64_t now_ns, uint32_t pe
     }
 }
 
+/* A peer whose lanes cannot be joined costs both sides queue pairs with each attempt; and lanes that failed together
+ * do not come again together. */
+static uint64_t retry_wait_ns(struct kvf_core *core, const struct kvf_lane *lane)
+{
+    if (lane->failed_opens == 0) {
+        return KVF_LANE_RETRY_NS;
+    }
+    uint64_t wait_ns = KVF_LANE_RETRY_NS << (lane->failed_opens - 1u);
+    return wait_ns + kvf_core_random(core) % (wait_ns / 2u + 1u);
+}
+
 void kvf_core_lane_fenced(struct kvf_core *core, uint64_t now_ns, uint32_t lane_id,
                           uint32_t epoch)
 {
@@ -496,7 +511,7 @@ void kvf_core_lane_fenced(struct kvf_core *core, uint64_t now_ns, uint32_t lane_
     }
     assert(lane->posted_bytes == 0);
     lane->state = KVF_LANE_DOWN;
-    lane->retry_ns = now_ns + KVF_LANE_RETRY_NS;
+    lane->retry_ns = now_ns + retry_wait_ns(core, lane);
     kvf_core_due(core, lane->retry_ns);
     kvf_list_remove(&core->fencing, lane_id);
     kvf_list_remove(&core->act_escalate, lane_id);

@@ -420,6 +420,7 @@ static void open_lanes(struct kvf_core *core, uint64_t now_ns, uint32_t peer)
 {
     for (uint32_t i = 0; i < core->peers[peer].lane_count; i++) {
         uint32_t lane = kvf_lane_id(peer, i);
+        core->lanes[lane].failed_opens = 0; /* of another connection */
         if (core->lanes[lane].state == KVF_LANE_DOWN) {
             kvf_lane_want_open(core, now_ns, lane);
         }
