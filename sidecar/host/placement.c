@@ -168,6 +168,9 @@ static void say_chosen(struct text *t, const struct work *w, const struct kvf_pl
             rail->netdev[0] == '\0' ? "" : " (", rail->netdev,
             rail->netdev[0] == '\0' ? "" : ")");
         say_near(t, (enum kvf_near)rail->near, &w->hint);
+        if (w->devices[w->chosen[k]].refusal[0] != '\0') {
+            say(t, " (%.80s)", w->devices[w->chosen[k]].refusal);
+        }
     }
     if (w->ask->cpu == KVF_CPU_AUTO && w->ask->allowed_count < 2) {
         say(t, "; at most one processor is allowed here and none is taken");
@@ -551,7 +554,9 @@ static int choose_named(struct work *w, char *ret_why, size_t cap)
         while (found < w->device_count && strcmp(w->devices[found].name, name) != 0) {
             found++;
         }
-        if (found < w->device_count && w->devices[found].refusal[0] == '\0') {
+        /* A link that is down may come up, and keeps no daemon from starting beside it. */
+        if (found < w->device_count &&
+            (w->devices[found].refusal[0] == '\0' || w->devices[found].is_waiting)) {
             w->chosen[w->chosen_count++] = found;
             continue;
         }

@@ -81,8 +81,9 @@ int kvf_placement_check_near(const char *near, char *ret_why, size_t cap);
  * bridge), rails_max of them at most. Without a hint (near auto) the memory is taken to be on the node of the
  * processor asked for, else on the one node that all allowed processors belong to, else on that of the first
  * active device whose node has an allowed processor.
+ * A device that was named is taken with a port that is not active, too: it may become so.
  * 0, and in ret_why what was decided and what was left out, as text behind kvf_placement_line. -ENODEV: no device
- * is active, -EINVAL: a device or a place asked for by name is not there or cannot be used; a sentence in ret_why
+ * is active, -EINVAL: a device or a place asked for by name is not there or can never be used; a sentence in ret_why
  * says what there is. -ENOMEM. Reads small files for some milliseconds, so not on a worker's loop. */
 int kvf_placement_choose(const struct kvf_placement_ask *ask, struct kvf_placed *ret,
                          char *ret_why, size_t cap);

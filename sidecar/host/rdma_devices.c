@@ -12,7 +12,9 @@
 
 #define PORTS_MAX 16
 #define PORT_MAX 255ul
+#define STATE_DOWN 1
 #define STATE_ACTIVE 4 /* "4: ACTIVE" */
+#define STATE_ACTIVE_DEFER 5
 
 /* `tail` of the device: a path below class/infiniband/NAME. */
 static const char *below(const struct kvf_rdma_device *d, const char *tail, char *ret_path)
@@ -91,9 +93,15 @@ static bool read_port(const char *root, struct kvf_rdma_device *d, uint32_t port
                  port);
         return false;
     }
-    if (number != STATE_ACTIVE) {
+    bool is_active = number == STATE_ACTIVE;
+    if (!is_active && d->is_waiting) {
+        return false;
+    }
+    if (!is_active) {
         snprintf(d->refusal, sizeof(d->refusal), "port %" PRIu32 " is %.20s", port,
                  end + strspn(end, ": "));
+    }
+    if (number < STATE_DOWN || number > STATE_ACTIVE_DEFER) {
         return false;
     }
     char layer[32] = "";
@@ -101,11 +109,14 @@ static bool read_port(const char *root, struct kvf_rdma_device *d, uint32_t port
     (void)kvf_sysfs_text(root, below(d, tail, path), layer, sizeof(layer));
     d->is_ethernet = strcmp(layer, "Ethernet") == 0;
     d->port = port;
-    d->refusal[0] = '\0';
-    return true;
+    d->is_waiting = !is_active;
+    if (is_active) {
+        d->refusal[0] = '\0';
+    }
+    return is_active;
 }
 
-/* The first active port is the one that is used. */
+/* The first active port is the one that is used; without one, the first that may become it. */
 static void read_ports(const char *root, struct kvf_rdma_device *d)
 {
     char path[KVF_SYSFS_PATH_BYTES];
@@ -169,13 +180,14 @@ static void read_files(const char *root, struct kvf_rdma_device *devices, int co
 static void check_file(const char *dev_dir, struct kvf_rdma_device *d)
 {
     char path[PATH_MAX];
-    if (d->uverbs[0] == '\0' || d->refusal[0] != '\0' ||
+    if (d->uverbs[0] == '\0' || (d->refusal[0] != '\0' && !d->is_waiting) ||
         kvf_sysfs_join(dev_dir, d->uverbs, path, sizeof(path)) != 0) {
         return;
     }
     if (faccessat(AT_FDCWD, path, R_OK | W_OK, AT_EACCESS) != 0) {
         snprintf(d->refusal, sizeof(d->refusal), "%s may not be opened: %s", d->uverbs,
                  strerror(errno));
+        d->is_waiting = false;
     }
 }
 

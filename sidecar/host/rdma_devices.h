@@ -18,9 +18,11 @@ struct kvf_rdma_device {
     char uverbs[16]; /* its file below /dev/infiniband; empty: not known */
     char path
         [KVF_SYSFS_PATH_BYTES]; /* of its PCI function, relative to the root; empty: a device of software */
-    char refusal[KVF_SYSFS_PATH_BYTES]; /* why it cannot be used, or empty */
+    char refusal[KVF_SYSFS_PATH_BYTES]; /* why it cannot be used now, or empty */
+    bool
+        is_waiting; /* ... and that is its port's state alone, which may change; `port` is the first such one */
     int32_t node;  /* KVF_NODE_UNKNOWN is no node at all, and least of all node 0 */
-    uint32_t port; /* the first active one, or 0 */
+    uint32_t port; /* the first active one, else see is_waiting, or 0 */
     bool is_ethernet;
     bool is_vf;
 };

@@ -347,11 +347,22 @@ Test(host_placement, a_named_device_that_is_not_there_is_refused_with_what_is)
     expect_said(
         "--rdma-devices mlx5_8: there is no such RDMA device; there are mlx5_0, mlx5_1,");
     cr_assert_eq(placed.rails.count, 0, "the output was touched");
-    tree_port_state("mlx5_3", 1, "1: DOWN");
+    tree_port_state("mlx5_3", 1, "0: NOP");
     cr_assert_eq(ask("mlx5_3", "auto", KVF_CPU_AUTO, 0, 224), -EINVAL);
     expect_said(
-        "--rdma-devices mlx5_3: port 1 is DOWN; there are mlx5_0, mlx5_1, mlx5_2, mlx5_3 "
-        "(port 1 is DOWN), mlx5_4");
+        "--rdma-devices mlx5_3: port 1 is NOP; there are mlx5_0, mlx5_1, mlx5_2, mlx5_3 "
+        "(port 1 is NOP), mlx5_4");
+}
+
+/* A daemon that is started while one of its cables is out has the other one, and that one too when it is in. */
+Test(host_placement, a_named_device_whose_link_is_down_is_taken_and_named)
+{
+    tree_hgx(1, true);
+    tree_port_state("mlx5_3", 1, "1: DOWN");
+    cr_assert_eq(ask("mlx5_3,mlx5_1", "auto", KVF_CPU_AUTO, 0, 224), 0, "%s", why);
+    cr_assert_str_eq(rails(), "mlx5_3 mlx5_1");
+    cr_assert_eq(placed.rails.at[0].port, 1);
+    expect_said("(port 1 is DOWN)");
 }
 
 Test(host_placement, a_host_without_devices_says_so)
