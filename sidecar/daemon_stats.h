@@ -46,6 +46,9 @@ enum kvf_daemon_value {
     KVF_VALUE_DEVICE_FENCES_FAILED,
     KVF_VALUE_MEMORY_REFUSED,
     KVF_VALUE_MEMORY_WITHHELD,
+    KVF_VALUE_MEMORY_ASKED_AGAIN,
+    KVF_VALUE_MEMORY_WITHHELD_NOW,
+    KVF_VALUE_RAILS_UP,
     KVF_VALUE_VISIBILITY, /* memory of devices: 0 none can be, 1 flush read. The host's needs no step */
     KVF_VALUE_BOUND_FLUSH,       /* what a room in such memory has on top of the bound; ... */
     KVF_VALUE_BOUND_NEXT_WORKER, /* ... and on top of that, if its worker ends */

@@ -17,6 +17,9 @@
 /* Touched in one go; then the helper's other jobs get their turn. An engine that attaches, or a dead one whose
  * memory is to go, does not wait for the whole of somebody's 80 gigabytes. */
 #define TOUCH_STEP_BYTES (UINT64_C(64) << 20)
+/* When a device is asked again to let go of memory: after the first refusal, and at most. */
+#define ASK_AGAIN_NS UINT64_C(100000000)
+#define ASK_AGAIN_MAX_NS UINT64_C(30000000000)
 
 struct mapped_region {
     struct kvf_job job;
@@ -27,11 +30,13 @@ struct mapped_region {
     uint64_t page_count;
     uint64_t memory_off;
     uint64_t memory_bytes;
-    int memory_fd;   /* ours until mapped, or registered */
-    uint32_t memory; /* enum kvf_region_memory; what is not the host's is never mapped */
-    int err;         /* of the job */
-    int device_err;  /* of letting go */
-    bool is_doomed;  /* unmap as soon as the helper gives it back */
+    int memory_fd;    /* ours until mapped, or registered */
+    uint32_t memory;  /* enum kvf_region_memory; what is not the host's is never mapped */
+    int err;          /* of the job */
+    int device_err;   /* of letting go */
+    uint64_t ask_ns;  /* WITHHELD: asked again from then on ... */
+    uint64_t wait_ns; /* ... which is so long after the last refusal */
+    bool is_doomed;   /* unmap as soon as the helper gives it back */
     bool
         is_for_device; /* what the helper does now is one call of a device over all its bytes */
     struct kvf_regions *regions;
@@ -50,8 +55,7 @@ struct kvf_regions {
     struct kvf_helper *helper;
     struct kvf_regions_host host;
     struct kvf_regions_device device; /* register_fn NULL: none */
-    uint64_t refused;
-    uint64_t withheld;
+    struct kvf_regions_counts counts;
     struct mapped_region table[]; /* client * KVF_REGIONS_PER_CLIENT_MAX + slot */
 };
 
@@ -206,6 +210,7 @@ static void start_unmap(struct kvf_regions *regions, struct mapped_region *m)
         regions->live--;
     }
     m->state = KVF_REGION_UNMAPPING;
+    m->device_err = 0;
     m->is_for_device = m->device.memory != NULL;
     m->job.work_fn = unmap_work;
     kvf_helper_push(regions->helper, &m->job);
@@ -214,7 +219,7 @@ static void start_unmap(struct kvf_regions *regions, struct mapped_region *m)
 /* A device's errno says little to an engine; the log says all. */
 static int device_refused(struct kvf_regions *regions, const struct mapped_region *m)
 {
-    regions->refused++;
+    regions->counts.refused++;
     kvf_log(KVF_LOG_WARN,
             "a device refuses to register the %" PRIu64
             " bytes of region %#x of client %u: %s%s",
@@ -268,10 +273,46 @@ static void map_back(struct kvf_regions *regions, uint64_t now_ns, struct mapped
     m->state = KVF_REGION_LIVE;
     regions->live++;
     /* Behind the state: rooms that waited for it want it flushed, and look for it here. */
-    err = kvf_core_region_ready(regions->core, now_ns, m->client, m->handle,
-                                m->memory != KVF_REGION_MEMORY_HOST);
+    bool is_device = m->memory != KVF_REGION_MEMORY_HOST;
+    if (is_device && regions->device.expect_flushes_fn != NULL) {
+        regions->device.expect_flushes_fn(regions->device.ctx);
+    }
+    err = kvf_core_region_ready(regions->core, now_ns, m->client, m->handle, is_device);
     assert(err == 0);
     regions->host.added_fn(regions->host.ctx, m->client, m->handle, 0);
+}
+
+/* Its memory stays as it is, and nobody is told that it went, until the device says so. */
+static void withhold(struct kvf_regions *regions, uint64_t now_ns, struct mapped_region *m)
+{
+    m->state = KVF_REGION_WITHHELD;
+    if (m->wait_ns == 0) { /* said once: it is asked for as long as this worker lives */
+        m->wait_ns = ASK_AGAIN_NS;
+        regions->counts.withheld++;
+        regions->counts.withheld_now++;
+        kvf_log(
+            KVF_LOG_ERROR,
+            "a device does not let go of region %#x of client %u (%s): its memory is withheld "
+            "until it does, or this worker ends",
+            m->handle, m->client, strerror(-m->device_err));
+    } else {
+        m->wait_ns = m->wait_ns < ASK_AGAIN_MAX_NS / 2u ? m->wait_ns * 2u : ASK_AGAIN_MAX_NS;
+    }
+    m->ask_ns = now_ns + m->wait_ns;
+}
+
+void kvf_regions_tick(struct kvf_regions *regions, uint64_t now_ns)
+{
+    if (regions->counts.withheld_now == 0) {
+        return;
+    }
+    for (uint32_t i = 0; i < regions->clients_max * KVF_REGIONS_PER_CLIENT_MAX; i++) {
+        struct mapped_region *m = &regions->table[i];
+        if (m->state == KVF_REGION_WITHHELD && m->ask_ns <= now_ns) {
+            regions->counts.asked_again++;
+            start_unmap(regions, m);
+        }
+    }
 }
 
 bool kvf_regions_job_back(struct kvf_regions *regions, uint64_t now_ns, struct kvf_job *job)
@@ -286,14 +327,13 @@ bool kvf_regions_job_back(struct kvf_regions *regions, uint64_t now_ns, struct k
     }
     assert(m->state == KVF_REGION_UNMAPPING);
     if (m->device_err != 0) {
-        m->state = KVF_REGION_WITHHELD;
-        regions->withheld++;
-        kvf_log(
-            KVF_LOG_ERROR,
-            "a device does not let go of region %#x of client %u (%s): its memory is withheld "
-            "until this worker ends",
-            m->handle, m->client, strerror(-m->device_err));
+        withhold(regions, now_ns, m);
         return true;
+    }
+    if (m->wait_ns != 0) {
+        regions->counts.withheld_now--;
+        kvf_log(KVF_LOG_WARN, "the device has let go of region %#x of client %u", m->handle,
+                m->client);
     }
     uint32_t client = m->client;
     uint32_t handle = m->handle;
@@ -350,11 +390,9 @@ uint64_t kvf_regions_device_bytes(const struct kvf_regions *regions, const struc
     return client != KVF_NONE && m->is_for_device ? m->memory_bytes : 0;
 }
 
-void kvf_regions_count(const struct kvf_regions *regions, uint64_t *ret_refused,
-                       uint64_t *ret_withheld)
+void kvf_regions_count(const struct kvf_regions *regions, struct kvf_regions_counts *ret_counts)
 {
-    *ret_refused = regions->refused;
-    *ret_withheld = regions->withheld;
+    *ret_counts = regions->counts;
 }
 
 uint32_t kvf_regions_held(const struct kvf_regions *regions, uint32_t client)

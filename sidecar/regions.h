@@ -19,7 +19,7 @@ enum kvf_region_state {
     KVF_REGION_MAPPING,   /* helper */
     KVF_REGION_LIVE,      /* the core and the transport may use it */
     KVF_REGION_UNMAPPING, /* helper */
-    KVF_REGION_WITHHELD, /* a device did not let go of it: stays as it is until this worker ends */
+    KVF_REGION_WITHHELD, /* a device did not let go of it: asked again, until it does or this worker ends */
 };
 
 struct kvf_regions;
@@ -39,13 +39,17 @@ struct kvf_regions_memory {
     uint32_t key_count;
 };
 /* Called on the helper thread, between mapping and unmapping. 0 or -errno. A mapping that unregister_fn did not
- * return 0 for is neither unmapped nor reported removed: a device may still reach it. */
+ * return 0 for is neither unmapped nor reported removed: a device may still reach it. It is asked again
+ * (kvf_regions_tick). */
 struct kvf_regions_device {
     void *ctx;
-    /* dmabuf_fd -1: host memory mapped at base. Else base is NULL, and [dmabuf_off, + bytes) of that dma-buf. */
+    /* dmabuf_fd -1: host memory mapped at base. Else base is NULL, and [dmabuf_off, + bytes) of that dma-buf. On an
+     * error ret_memory->memory stays NULL, or names what must be unregistered all the same. */
     int (*register_fn)(void *ctx, void *base, uint64_t bytes, int dmabuf_fd,
                        uint64_t dmabuf_off, struct kvf_regions_memory *ret_memory);
     int (*unregister_fn)(void *ctx, struct kvf_verbs_memory *memory);
+    /* Loop: memory of a device is there from now on. NULL: nobody wants to know. */
+    void (*expect_flushes_fn)(void *ctx);
 };
 
 /* device NULL: memory is known to no device. 0 or -ENOMEM. */
@@ -72,9 +76,19 @@ bool kvf_regions_job_back(struct kvf_regions *regions, uint64_t now_ns, struct k
 uint32_t kvf_regions_client_of(const struct kvf_regions *regions, const struct kvf_job *job);
 /* Bytes that this job hands to, or takes from, devices in one call, which cannot be cut in steps; else 0. */
 uint64_t kvf_regions_device_bytes(const struct kvf_regions *regions, const struct kvf_job *job);
-/* Registrations that a device refused, and those it did not let go of, since create. */
-void kvf_regions_count(const struct kvf_regions *regions, uint64_t *ret_refused,
-                       uint64_t *ret_withheld);
+/* Asks devices again for memory that they withhold: 100 ms after a refusal, then twice as long after each, up to
+ * half a minute. For times when nothing is in a hurry; a look where nothing is withheld costs one compare. */
+void kvf_regions_tick(struct kvf_regions *regions, uint64_t now_ns);
+
+struct kvf_regions_counts {
+    uint64_t refused; /* registrations that a device refused, since create */
+    uint64_t
+        withheld; /* regions that a device did not let go of when asked first, since create ... */
+    uint64_t asked_again; /* ... and how often it was asked again for one */
+    uint64_t withheld_now;
+};
+void kvf_regions_count(const struct kvf_regions *regions,
+                       struct kvf_regions_counts *ret_counts);
 
 /* For the transport: NULL unless LIVE. */
 const struct kvf_transport_region *kvf_regions_find(const struct kvf_regions *regions,

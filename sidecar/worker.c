@@ -158,6 +158,7 @@ static uint64_t tick(struct kvf_worker *w)
             kvf_worker_check_quiet(w,
                                    i); /* rooms of an earlier worker may have been the last */
         }
+        kvf_regions_tick(w->regions, w->now_ns);
         kvf_worker_helper_watch(w);
         kvf_worker_stats_copy(w);
     }

@@ -172,6 +172,7 @@ int kvf_worker_transport_create(struct kvf_worker *w)
                                       .up_fn = on_up,
                                       .ready_fn = on_ready,
                                       .remote_fn = on_remote,
+                                      .rail_fn = kvf_worker_verbs_rail,
                                       .lost_fn = on_lost,
                                       .fenced_fn = on_fenced,
                                       .region_fn = on_region,

@@ -102,6 +102,9 @@ struct kvf_worker {
 };
 
 /* worker_verbs.c: all of these do nothing where the transport is another one */
+/* As rail_fn of struct kvf_transport_host: a line of log. */
+void kvf_worker_verbs_rail(void *ctx, const char *device, int err, bool is_final,
+                           const char *why);
 int kvf_worker_verbs_create(struct kvf_worker *w, const struct kvf_transport_config *config,
                             const struct kvf_transport_host *host);
 /* Fills *ret_device and returns it; NULL: no devices. */

@@ -15,7 +15,7 @@
 
 static int watch_all(struct kvf_worker *w)
 {
-    int fds[3 + 2 * KVF_RAILS_MAX];
+    int fds[KVF_VERBS_FDS_MAX];
     uint32_t count = kvf_verbs_fds(w->ways[WAY_VERBS].t, fds, sizeof(fds) / sizeof(fds[0]));
     for (uint32_t i = 0; i < count; i++) {
         struct epoll_event ev = {.events = EPOLLIN,
@@ -25,6 +25,21 @@ static int watch_all(struct kvf_worker *w)
         }
     }
     return 0;
+}
+
+void kvf_worker_verbs_rail(void *ctx, const char *device, int err, bool is_final,
+                           const char *why)
+{
+    (void)ctx;
+    if (err == 0) {
+        kvf_log(KVF_LOG_INFO, "rail %s works: %s", device, why);
+    } else if (is_final) {
+        kvf_log(KVF_LOG_ERROR, "rail %s is left out: %s", device, why);
+    } else {
+        kvf_log(KVF_LOG_WARN,
+                "rail %s does not work: %s (%s); its lanes are tried again until it does",
+                device, why, strerror(-err));
+    }
 }
 
 int kvf_worker_verbs_create(struct kvf_worker *w, const struct kvf_transport_config *config,
@@ -90,6 +105,11 @@ static int on_unregister(void *ctx, struct kvf_verbs_memory *memory)
     return kvf_verbs_unregister(ctx, memory);
 }
 
+static void on_expect_flushes(void *ctx)
+{
+    kvf_verbs_expect_flushes(ctx);
+}
+
 const struct kvf_regions_device *kvf_worker_device(struct kvf_worker *w,
                                                    struct kvf_regions_device *ret_device)
 {
@@ -98,7 +118,8 @@ const struct kvf_regions_device *kvf_worker_device(struct kvf_worker *w,
     }
     *ret_device = (struct kvf_regions_device){.ctx = w->ways[WAY_VERBS].t,
                                               .register_fn = on_register,
-                                              .unregister_fn = on_unregister};
+                                              .unregister_fn = on_unregister,
+                                              .expect_flushes_fn = on_expect_flushes};
     return ret_device;
 }
 
@@ -115,11 +136,10 @@ bool kvf_worker_verbs_may_sleep(struct kvf_worker *w)
 void kvf_worker_verbs_stats(struct kvf_worker *w, struct kvf_stats_shm *shm)
 {
     struct kvf_verbs_counts n = {0};
-    uint64_t refused = 0;
-    uint64_t withheld = 0;
+    struct kvf_regions_counts r = {0};
     if (w->ways[WAY_VERBS].t != NULL) {
         kvf_verbs_counts(w->ways[WAY_VERBS].t, &n);
-        kvf_regions_count(w->regions, &refused, &withheld);
+        kvf_regions_count(w->regions, &r);
     }
     const struct {
         uint32_t value;
@@ -133,9 +153,12 @@ void kvf_worker_verbs_stats(struct kvf_worker *w, struct kvf_stats_shm *shm)
         {KVF_VALUE_COMPLETIONS_STALE, n.receives_dropped + n.completions_stray},
         {KVF_VALUE_DEVICE_EVENTS, n.events_other + n.queues_broken},
         {KVF_VALUE_DEVICE_FENCES_FAILED, n.fences_failed},
-        {KVF_VALUE_MEMORY_REFUSED, refused},
-        {KVF_VALUE_MEMORY_WITHHELD, withheld},
+        {KVF_VALUE_MEMORY_REFUSED, r.refused},
+        {KVF_VALUE_MEMORY_WITHHELD, r.withheld},
+        {KVF_VALUE_MEMORY_ASKED_AGAIN, r.asked_again},
     };
+    kvf_stats_set(shm, KVF_VALUE_MEMORY_WITHHELD_NOW, r.withheld_now);
+    kvf_stats_set(shm, KVF_VALUE_RAILS_UP, n.rails_up);
     for (uint32_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         kvf_stats_set(shm, rows[i].value, w->base[rows[i].value] + rows[i].count);
     }

@@ -436,6 +436,9 @@ static void print_traffic(FILE *out, struct kvf_stat_daemon *daemon)
         {"device_fences_failed_total", "fences failed", FORM_COUNT},
         {"device_memory_refused_total", "memory refused", FORM_COUNT},
         {"device_memory_withheld_total", "memory withheld", FORM_COUNT},
+        {"device_memory_withheld", "still withheld", FORM_COUNT},
+        {"device_memory_asked_again_total", "asked again", FORM_COUNT},
+        {"rails_up", "rails up", FORM_COUNT},
     };
     static const struct item visibility[] = {
         {"visibility_step", "step", FORM_VISIBILITY},

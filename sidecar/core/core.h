@@ -117,6 +117,8 @@ void kvf_core_regions_whole(struct kvf_core *core, uint32_t client, uint32_t slo
 /* Answers KVF_ACT_FLUSH, each once; so many are out at a time at most. 0: everything written to that region over those lanes is there. Else a negative
  * errno: nobody knows. */
 #define KVF_CORE_FLUSHES_MAX 256u
+/* In place of a mask of lanes: rooms of an earlier worker, whose lanes may have used any device. */
+#define KVF_FLUSH_ALL_RAILS UINT32_MAX
 void kvf_core_flushed(struct kvf_core *core, uint64_t now_ns, uint32_t client, uint32_t slot,
                       uint64_t generation, int err);
 /* -KVF_E_REGION_BUSY while an undrained room or unproven grant names it, -KVF_E_UNKNOWN_REGION. */
@@ -407,7 +409,7 @@ enum kvf_action_kind {
     KVF_ACT_ESCALATE, /* this worker must be ended. generation 0: the fence of lane missed its deadline;
                              else the flush of the room client, slot, generation failed, or missed it */
     KVF_ACT_FLUSH, /* client, slot, generation: read from .region through each device that a lane in .lanes
-                      (mask of indices, of any peer) may use; answer kvf_core_flushed */
+                      (mask of indices, of any peer, or KVF_FLUSH_ALL_RAILS) may use; answer kvf_core_flushed */
     KVF_ACT_GROUP_KEY, /* client, slot: store (group, key) at this index of what its next worker
                              reads (group 0: nothing), before anything that was asked for later */
 };

@@ -256,7 +256,9 @@ bool kvf_flush_next(struct kvf_core *core, struct kvf_action *ret_action)
                                       .slot = kvf_room_slot(core, room),
                                       .generation = core->rooms[room].generation,
                                       .region = first_region(core, room)->handle,
-                                      .lanes = core->rooms[room].flush_lanes};
+                                      .lanes = core->rooms[room].is_adopted
+                                                   ? KVF_FLUSH_ALL_RAILS
+                                                   : core->rooms[room].flush_lanes};
     return true;
 }
 

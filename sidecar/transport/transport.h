@@ -61,6 +61,9 @@ struct kvf_transport_host {
                       struct kvf_remote_view *ret_view);
     /* verbs: answers kvf_verbs_flush, from within poll. As kvf_core_flushed; cookie names the room. */
     void (*flushed_fn)(void *ctx, uint64_t cookie, int err);
+    /* verbs: a device works from now on (err 0), or does not (-errno) and is tried again with each lane, or never
+     * can (-errno, is_final). From create, ready and poll, when it is news. NULL: nobody is told. */
+    void (*rail_fn)(void *ctx, const char *device, int err, bool is_final, const char *why);
     /* The time of this turn, monotonic. Asked by transports that pace by themselves (local), and only if
      * lane_rate_bytes is set; may be NULL otherwise. A question, like place_fn and region_fn. */
     uint64_t (*now_fn)(void *ctx);
@@ -155,12 +158,14 @@ int kvf_local_create(const struct kvf_transport_config *config,
 uint64_t kvf_local_due_ns(const struct kvf_transport *t);
 
 /* verbs: lanes are queue pairs (RC), one end here and one at the peer, over the devices ("rails") named at
- * create; lane i of a peer uses rail i modulo their number. libibverbs is loaded then, so a daemon that uses no
+ * create; lane i of a peer uses rail i modulo the number of those that can be used, first those that worked at
+ * create. libibverbs is loaded then, so a daemon that uses no
  * verbs needs none. The sink's bytes are placed by its device: place_fn and placed_fn are never called, which is
  * what the `posted` placement means. END is a zero-length RDMA write with the handle as immediate, DRAIN a
- * zero-length send with it. Queue pairs are made, changed and destroyed on a thread of their own: fence
+ * zero-length send with it. Queue pairs are made, changed and destroyed on threads of their own: fence
  * answers with fenced_fn from a later poll. */
 #define KVF_RAILS_MAX KVF_WIRE_KEYS_MAX
+#define KVF_VERBS_FDS_MAX (8u + 2u * KVF_RAILS_MAX)
 struct kvf_verbs_config {
     char rails[KVF_RAILS_MAX][32]; /* device names */
     uint32_t rail_count;           /* 1 .. KVF_RAILS_MAX */
@@ -177,15 +182,16 @@ struct kvf_verbs_config {
 };
 struct kvf_verbs_lib; /* the library's functions: kvf_verbs_lib_load, or a test's own */
 extern const struct kvf_transport_ops kvf_verbs_ops;
-/* Opens the devices. lib NULL: libibverbs.so.1. now_fn is needed. -errno with a sentence in ret_error:
- * -ENOENT (no library, or no such device), -EOPNOTSUPP (neither InfiniBand nor RoCE), -ENETDOWN (port not active), -EADDRNOTAVAIL (no such address),
- * -EINVAL (a value out of range), -ENOMEM. */
+/* Opens the devices. lib NULL: libibverbs.so.1. now_fn is needed. One whose port is down, or has no address, is
+ * waited for; one that can never be used is left out; rail_fn says so of each. Only if none is left is that an error.
+ * -errno with a sentence in ret_error: -ENOENT (no library, or no such device or port), -EOPNOTSUPP (neither
+ * InfiniBand nor RoCE), -EINVAL (a value out of range), -ENOMEM. */
 int kvf_verbs_create(const struct kvf_transport_config *config,
                      const struct kvf_verbs_config *verbs,
                      const struct kvf_transport_host *host, const struct kvf_verbs_lib *lib,
                      struct kvf_transport **ret_transport, char *ret_error, size_t error_cap);
 /* Descriptors that the worker watches, and what it calls when one is readable (any thread's epoll, loop only).
- * Returns how many; cap at least 3 + 2 * KVF_RAILS_MAX. */
+ * Returns how many; cap at least KVF_VERBS_FDS_MAX. */
 uint32_t kvf_verbs_fds(const struct kvf_transport *t, int *ret_fds, uint32_t cap);
 void kvf_verbs_ready(struct kvf_transport *t);
 /* Before the loop sleeps: asks the devices for a wake-up, then polls once more. True: nothing came meanwhile,
@@ -207,23 +213,29 @@ struct kvf_verbs_counts {
     uint64_t events_other;      /* async events that ask for nothing */
     uint64_t queues_broken;     /* completion queues that the device gave up */
     uint64_t numbers_avoided; /* queue pairs made again because their number was used lately */
+    uint64_t rails_up;        /* now: devices that work, as far as is known */
 };
 void kvf_verbs_counts(const struct kvf_transport *t, struct kvf_verbs_counts *ret_counts);
 
 /* Registers [base, base + bytes) with every rail, for reading by ours and writing by peers. dmabuf_fd: a
  * device's memory instead, with `base` as the address peers name it by; -1: host memory mapped at base. Helper
- * thread; the queue pairs' thread is another one. On an error nothing stays registered: -errno of the device
- * (-EOPNOTSUPP: it takes no dma-buf). The mapping must outlive the registration. */
+ * thread; the queue pairs' thread is another one. -errno of the device (-EOPNOTSUPP: it takes no dma-buf); nothing
+ * stays registered then, unless ret_memory was set: another device had it and does not let go, and it must be
+ * unregistered as any other. The mapping must outlive the registration. */
 int kvf_verbs_register(struct kvf_transport *t, void *base, uint64_t bytes, int dmabuf_fd,
                        uint64_t dmabuf_off, struct kvf_verbs_memory **ret_memory);
 /* 0: no device reaches that memory any more. Else -errno: it still may, the memory stays as it is, and
- * unmapping it proves nothing. Helper thread, before close. */
+ * unmapping it proves nothing; to be tried again, which asks only the devices that refused. Helper thread, before
+ * close. */
 int kvf_verbs_unregister(struct kvf_transport *t, struct kvf_verbs_memory *memory);
 /* The visibility step of memory that the host does not own: reads its last byte through every rail that a lane
  * with its index in `lanes` uses, on a queue pair of the rail to itself. When the reads are back, what those
- * rails wrote to that memory before is there. 0: flushed_fn follows from a later poll, once, with 0 or -errno.
- * -errno: it never does. The memory must stay registered until then. Loop thread. */
+ * rails wrote to that memory before is there. KVF_FLUSH_ALL_RAILS: through every device that was named, since an
+ * earlier worker may have used any; -ENODEV if one of them is not there. 0: flushed_fn follows from a later poll, once,
+ * with 0 or -errno. -errno: it never does. The memory must stay registered until then. Loop thread. */
 int kvf_verbs_flush(const struct kvf_verbs_memory *memory, uint32_t lanes, uint64_t cookie);
+/* Memory of a device is registered: makes what its flushes need, while the links are up. Loop thread. */
+void kvf_verbs_expect_flushes(struct kvf_transport *t);
 /* What peers need: the address of its first byte, and a key per rail. Any thread. */
 void kvf_verbs_keys(const struct kvf_verbs_memory *memory, uint64_t *ret_base,
                     uint32_t ret_keys[KVF_RAILS_MAX], uint32_t *ret_key_count);

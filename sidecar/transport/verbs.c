@@ -1,8 +1,8 @@
 /* Lanes of transport verbs: opening, joining, turns, fences.
  *
- * A lane is a queue pair. What can take long (making, changing and destroying it) is done by two threads of their
- * own (verbs_qp.c), one of them for fences alone, and the loop only polls completion queues (verbs_poll.c) and posts (verbs_post.c). The proof of
- * a fence is the destroy that returned: until then a write that is on its way may still land, whatever the
+ * A lane is a queue pair. What can take long (making, changing and destroying it) is done by threads of their own
+ * (verbs_qp.c), and the loop only polls completion queues (verbs_poll.c) and posts (verbs_post.c). The proof of a
+ * fence is the destroy that returned: until then a write that is on its way may still land, whatever the
  * completions say, whatever state the queue pair is in, and however long ago that was.
  *
  * Lanes with something to tell or to post stand in one list, at most once each; lanes whose completions are
@@ -65,14 +65,29 @@ static const char *config_fault(const struct kvf_transport_config *config,
     return NULL;
 }
 
+static int hands_create(struct kvf_verbs *v)
+{
+    int rc = 0;
+    for (uint32_t i = 0; i < KVF_VERBS_HANDS && rc == 0; i++) {
+        rc = kvf_helper_create(&v->hands[i].helper);
+    }
+    return rc;
+}
+
+/* Each with the jobs it had. */
+static void hands_destroy(struct kvf_verbs *v)
+{
+    for (uint32_t i = 0; i < KVF_VERBS_HANDS; i++) {
+        if (v->hands[i].helper != NULL) {
+            kvf_helper_destroy(v->hands[i].helper);
+            v->hands[i].helper = NULL;
+        }
+    }
+}
+
 static void free_all(struct kvf_verbs *v)
 {
-    if (v->helper != NULL) {
-        kvf_helper_destroy(v->helper);
-    }
-    if (v->fencer != NULL) {
-        kvf_helper_destroy(v->fencer);
-    }
+    hands_destroy(v);
     if (v->rails != NULL) {
         kvf_verbs_rails_close(v);
     }
@@ -135,10 +150,7 @@ int kvf_verbs_create(const struct kvf_transport_config *config,
     v->reaping = v->posted;
     int rc = allocate(v);
     if (rc == 0) {
-        rc = kvf_helper_create(&v->helper);
-    }
-    if (rc == 0) {
-        rc = kvf_helper_create(&v->fencer);
+        rc = hands_create(v);
     }
     if (rc != 0) {
         (void)snprintf(ret_error, error_cap, "no memory or no thread for lanes");
@@ -155,7 +167,11 @@ int kvf_verbs_create(const struct kvf_transport_config *config,
 
 void kvf_verbs_counts(const struct kvf_transport *t, struct kvf_verbs_counts *ret_counts)
 {
-    *ret_counts = kvf_const_verbs_of(t)->counts;
+    const struct kvf_verbs *v = kvf_const_verbs_of(t);
+    *ret_counts = v->counts;
+    for (uint32_t i = 0; i < v->rail_count; i++) {
+        ret_counts->rails_up += v->rails[i].is_up;
+    }
 }
 
 /* ---- lists ------------------------------------------------------------------------------------------- */
@@ -238,6 +254,42 @@ static uint64_t age_due_ns(const struct kvf_verbs *v, const struct kvf_verbs_age
 
 /* ---- jobs -------------------------------------------------------------------------------------------- */
 
+/* The destroyer with the fewest jobs. One whose call does not return keeps its own, and gets no more than its share. */
+static enum kvf_verbs_hand least_busy_destroyer(const struct kvf_verbs *v)
+{
+    uint32_t best = KVF_VERBS_DESTROYER;
+    for (uint32_t i = best + 1u; i < KVF_VERBS_HANDS; i++) {
+        best = v->hands[i].out < v->hands[best].out ? i : best;
+    }
+    return (enum kvf_verbs_hand)best;
+}
+
+static enum kvf_verbs_hand hand_for(const struct kvf_verbs *v, enum kvf_verbs_work work)
+{
+    switch (work) {
+    case KVF_VERBS_STOP:
+        return KVF_VERBS_STOPPER;
+    case KVF_VERBS_DESTROY:
+    case KVF_VERBS_CQ_DESTROY:
+        return least_busy_destroyer(v);
+    case KVF_VERBS_MAKE_FLUSHER:
+        return KVF_VERBS_READER;
+    case KVF_VERBS_MAKE:
+    case KVF_VERBS_JOIN:
+    case KVF_VERBS_LOOK:
+        break;
+    }
+    return KVF_VERBS_MAKER;
+}
+
+/* The loop has it again. */
+static void job_returned(struct kvf_verbs *v, const struct kvf_verbs_job *job)
+{
+    assert(v->jobs_out > 0 && v->hands[job->hand].out > 0);
+    v->jobs_out--;
+    v->hands[job->hand].out--;
+}
+
 void kvf_verbs_push(struct kvf_verbs *v, struct kvf_verbs_job *job, enum kvf_verbs_work work)
 {
     job->work = work;
@@ -246,15 +298,16 @@ void kvf_verbs_push(struct kvf_verbs *v, struct kvf_verbs_job *job, enum kvf_ver
     job->receives_posted = 0;
     job->numbers_avoided = 0;
     job->has_cq = false;
+    job->has_replaced_cq = false;
+    job->hand = hand_for(v, work);
     job->job.work_fn = kvf_verbs_work;
     v->jobs_out++;
+    v->hands[job->hand].out++;
     if (job->lane != NULL) {
         assert(!job->lane->job_out);
         job->lane->job_out = true;
     }
-    bool is_fence =
-        work == KVF_VERBS_STOP || work == KVF_VERBS_DESTROY || work == KVF_VERBS_CQ_DESTROY;
-    kvf_helper_push(is_fence ? v->fencer : v->helper, &job->job);
+    kvf_helper_push(v->hands[job->hand].helper, &job->job);
 }
 
 /* ---- open and join ----------------------------------------------------------------------------------- */
@@ -266,7 +319,7 @@ static void lane_begin(struct kvf_verbs *v, const struct kvf_lane_open *open)
     lane->state = KVF_VERBS_MAKING;
     lane->phase = KVF_VERBS_WAITING;
     lane->is_sink = open->end == NULL;
-    lane->rail = &v->rails[open->lane_idx % v->rail_count];
+    lane->rail = kvf_verbs_rail_of_lane(v, open->lane_idx);
     lane->owes_ready = false;
     lane->owes_up = false;
     lane->owes_lost = 0;
@@ -302,7 +355,7 @@ static int verbs_open(struct kvf_transport *t, const struct kvf_lane_open *open)
         return -EBUSY;
     }
     if (open->end != NULL) {
-        bool is_infiniband = v->rails[open->lane_idx % v->rail_count].is_infiniband;
+        bool is_infiniband = kvf_verbs_rail_of_lane(v, open->lane_idx)->is_infiniband;
         int rc = kvf_verbs_check_end(open->end, is_infiniband);
         if (rc != 0) {
             return rc;
@@ -406,9 +459,9 @@ static void verbs_fence(struct kvf_transport *t, uint32_t lane_idx, uint32_t epo
     lane->owes_up = false;
     lane->owes_lost = 0;
     kvf_verbs_age_remove(v, lane);
-    if (lane->job_out && kvf_helper_cancel(v->helper, &lane->job.job)) {
+    if (lane->job_out && kvf_helper_cancel(v->hands[lane->job.hand].helper, &lane->job.job)) {
         lane->job_out = false; /* a make or a join that nobody needs any more */
-        v->jobs_out--;
+        job_returned(v, &lane->job);
     }
     if (!lane->job_out) {
         fence_begin(v, lane);
@@ -474,6 +527,9 @@ static void on_made(struct kvf_verbs *v, struct kvf_verbs_lane *lane)
     if (lane->state != KVF_VERBS_MAKING) {
         return; /* lost meanwhile */
     }
+    if (job->err == 0 || job->err == -ENETDOWN || job->err == -EADDRNOTAVAIL) {
+        kvf_verbs_rail_note(v, lane->rail, job->err);
+    }
     if (job->err != 0) {
         kvf_verbs_lose(v, lane, -job->err);
         return;
@@ -530,7 +586,7 @@ static uint64_t take_from(struct kvf_verbs *v, struct kvf_helper *helper)
     /* To the end: the take that finds nothing makes the descriptor unreadable. */
     while ((back = kvf_helper_take(helper)) != NULL) {
         struct kvf_verbs_job *job = (struct kvf_verbs_job *)back;
-        v->jobs_out--;
+        job_returned(v, job);
         taken++;
         if (job->lane != NULL) {
             lane_job_back(v, job->lane);
@@ -547,11 +603,12 @@ static uint64_t take_from(struct kvf_verbs *v, struct kvf_helper *helper)
 
 static uint64_t take_jobs(struct kvf_verbs *v)
 {
-    if (v->jobs_out == 0) {
-        return 0; /* the question alone costs a call of the system */
+    uint64_t taken = 0;
+    /* The question alone costs a call of the system. */
+    for (uint32_t i = 0; i < KVF_VERBS_HANDS && v->jobs_out > 0; i++) {
+        taken += v->hands[i].out > 0 ? take_from(v, v->hands[i].helper) : 0;
     }
-    uint64_t taken = take_from(v, v->helper);
-    return taken + take_from(v, v->fencer);
+    return taken;
 }
 
 /* ---- turns ------------------------------------------------------------------------------------------- */
@@ -636,12 +693,15 @@ uint32_t kvf_verbs_fds(const struct kvf_transport *t, int *ret_fds, uint32_t cap
 {
     const struct kvf_verbs *v = kvf_const_verbs_of(t);
     uint32_t count = 0;
-    assert(cap >= 3u + 2u * KVF_RAILS_MAX);
-    ret_fds[count++] = kvf_helper_fd(v->helper);
-    ret_fds[count++] = kvf_helper_fd(v->fencer);
+    assert(cap >= KVF_VERBS_FDS_MAX);
+    for (uint32_t i = 0; i < KVF_VERBS_HANDS; i++) {
+        ret_fds[count++] = kvf_helper_fd(v->hands[i].helper);
+    }
     for (uint32_t i = 0; i < v->rail_count; i++) {
-        ret_fds[count++] = v->rails[i].channel->fd;
-        ret_fds[count++] = v->rails[i].context->async_fd;
+        if (v->rails[i].context != NULL) {
+            ret_fds[count++] = v->rails[i].channel->fd;
+            ret_fds[count++] = v->rails[i].context->async_fd;
+        }
     }
     return count;
 }
@@ -649,8 +709,8 @@ uint32_t kvf_verbs_fds(const struct kvf_transport *t, int *ret_fds, uint32_t cap
 void kvf_verbs_ready(struct kvf_transport *t)
 {
     struct kvf_verbs *v = kvf_verbs_of(t);
-    for (uint32_t i = 0; i < v->rail_count; i++) {
-        kvf_verbs_rail_events(v, &v->rails[i]);
+    for (uint32_t i = 0; i < v->lane_rail_count; i++) {
+        kvf_verbs_rail_events(v, &v->rails[v->lane_rails[i]]);
     }
 }
 
@@ -701,10 +761,7 @@ static void verbs_detach(struct kvf_transport *t, uint32_t lane_idx, uint64_t co
 static void verbs_close(struct kvf_transport *t)
 {
     struct kvf_verbs *v = kvf_verbs_of(t);
-    kvf_helper_destroy(v->helper); /* with the jobs it had */
-    v->helper = NULL;
-    kvf_helper_destroy(v->fencer);
-    v->fencer = NULL;
+    hands_destroy(v);
     for (uint32_t i = 0; i < v->config.lanes_max; i++) {
         struct kvf_verbs_lane *lane = &v->lanes[i];
         if (lane->state == KVF_VERBS_FREE) {

@@ -2,12 +2,15 @@
  *
  * A queue pair's completions, and its destroy, say that its device has passed on what was written; they do not say
  * that it has arrived in another device's memory. A read through the same device comes behind those writes: when
- * its answer is here, they are there. So each rail has a queue pair connected to itself, made with the first read
- * that is asked of it, on the queue pairs' own thread like all others, with a completion queue and a byte of memory
- * of its own. Nothing of a lane is touched, and no peer can read through it: it is connected to nobody else.
+ * its answer is here, they are there. So each rail has a queue pair connected to itself, with a completion queue
+ * and a byte of memory of its own, made when the first memory of a device is registered, or at the latest with the
+ * first read that is asked of it. It has a thread of its own for that: no join to a silent peer stands before it. It
+ * needs no link: a port that is down keeps no flush from its answer. Nothing of a lane is touched, and no peer can
+ * read through it: it is connected to nobody else.
  *
- * One that failed is destroyed and made again for what is asked then. What was out fails with it: nobody knows. A
- * read that never comes back is waited for as long as the caller waits. */
+ * One that failed is destroyed and made again for what is asked then. What was out fails with it: nobody knows. Only
+ * where its completion queue lost completions nothing is said of the reads, and they are asked again: a later read comes
+ * behind the same writes. A read that never comes back is waited for as long as the caller waits. */
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
@@ -24,6 +27,18 @@ void kvf_verbs_flushes_init(struct kvf_verbs *v)
     v->flush_free = 0;
 }
 
+static uint32_t rails_of(const struct kvf_verbs *v, uint32_t lanes)
+{
+    uint32_t rails = 0;
+    if (lanes == KVF_FLUSH_ALL_RAILS) {
+        return (UINT32_C(1) << v->rail_count) - 1u;
+    }
+    for (uint32_t left = lanes; left != 0; left &= left - 1u) {
+        rails |= UINT32_C(1) << kvf_verbs_rail_of_lane(v, (uint32_t)__builtin_ctz(left))->idx;
+    }
+    return rails;
+}
+
 int kvf_verbs_flush(const struct kvf_verbs_memory *memory, uint32_t lanes, uint64_t cookie)
 {
     struct kvf_verbs *v = memory->verbs;
@@ -32,12 +47,14 @@ int kvf_verbs_flush(const struct kvf_verbs_memory *memory, uint32_t lanes, uint6
         return -EAGAIN;
     }
     struct kvf_verbs_flush *flush = &v->flushes[idx];
-    uint32_t rails = 0;
-    for (uint32_t left = lanes; left != 0; left &= left - 1u) {
-        rails |= UINT32_C(1) << ((uint32_t)__builtin_ctz(left) % v->rail_count);
-    }
+    uint32_t rails = rails_of(v, lanes);
     if (rails == 0) {
         return -EINVAL; /* a flush over no device proves nothing */
+    }
+    for (uint32_t i = 0; i < v->rail_count; i++) {
+        if ((rails >> i & 1u) != 0 && v->rails[i].context == NULL) {
+            return -ENODEV; /* nor does one that leaves a device out */
+        }
     }
     v->flush_free = flush->next;
     v->flush_count++;
@@ -71,6 +88,17 @@ static void settle(struct kvf_verbs *v, struct kvf_verbs_rail *rail, int err)
     v->host.flushed_fn(v->host.ctx, told.cookie, told.err);
 }
 
+/* All that this rail was asked for until now. */
+static void fail_all(struct kvf_verbs *v, struct kvf_verbs_rail *rail, int err)
+{
+    struct kvf_verbs_flusher *f = &rail->flusher;
+    uint32_t end = f->tail; /* what a callback asks for is tried anew */
+    while (f->head != end) {
+        f->posted += f->posted == f->head ? 1u : 0u;
+        settle(v, rail, err);
+    }
+}
+
 /* ---- the queue pair -------------------------------------------------------------------------------------- */
 
 static void make(struct kvf_verbs *v, struct kvf_verbs_rail *rail)
@@ -79,7 +107,8 @@ static void make(struct kvf_verbs *v, struct kvf_verbs_rail *rail)
     struct ibv_qp *broken = f->job.qp;
     f->state = KVF_VERBS_FLUSHER_MAKING;
     f->cq.rail = rail->idx;
-    f->job = (struct kvf_verbs_job){.rail = rail->idx, .cq = &f->cq, .qp = broken};
+    f->job = (struct kvf_verbs_job){
+        .rail = rail->idx, .cq = &f->cq, .qp = broken, .replaces_cq = f->cq.is_broken};
     kvf_verbs_push(v, &f->job, KVF_VERBS_MAKE_FLUSHER);
 }
 
@@ -88,11 +117,44 @@ void kvf_verbs_flusher_back(struct kvf_verbs *v, struct kvf_verbs_rail *rail)
     struct kvf_verbs_flusher *f = &rail->flusher;
     assert(f->state == KVF_VERBS_FLUSHER_MAKING && f->posted == f->head);
     int err = f->job.err;
-    f->state = err == 0 ? KVF_VERBS_FLUSHER_UP : KVF_VERBS_FLUSHER_NONE;
-    uint32_t end = f->tail; /* what a callback asks for is tried anew */
-    while (err != 0 && f->head != end) {
-        f->posted++;
-        settle(v, rail, err);
+    if (f->job.has_replaced_cq) {
+        f->cq.is_broken = false;
+    }
+    f->state = err != 0          ? KVF_VERBS_FLUSHER_NONE
+               : f->cq.is_broken ? KVF_VERBS_FLUSHER_BROKEN /* meanwhile */
+                                 : KVF_VERBS_FLUSHER_UP;
+    if (err != 0) {
+        fail_all(v, rail, err);
+    }
+}
+
+void kvf_verbs_flusher_prepare(struct kvf_verbs *v, struct kvf_verbs_rail *rail)
+{
+    if (rail->flusher.state == KVF_VERBS_FLUSHER_NONE) {
+        make(v, rail);
+    }
+}
+
+void kvf_verbs_expect_flushes(struct kvf_transport *t)
+{
+    struct kvf_verbs *v = kvf_verbs_of(t);
+    v->has_device_memory = true;
+    for (uint32_t i = 0; i < v->lane_rail_count; i++) {
+        kvf_verbs_flusher_prepare(v, &v->rails[v->lane_rails[i]]);
+    }
+}
+
+void kvf_verbs_flusher_lost(struct kvf_verbs_rail *rail, bool is_final)
+{
+    struct kvf_verbs_flusher *f = &rail->flusher;
+    if (f->head != f->posted) {
+        f->repeats = is_final ? KVF_VERBS_REPEATS_MAX + 1u : (uint8_t)(f->repeats + 1u);
+    }
+    if (f->state == KVF_VERBS_FLUSHER_UP) {
+        f->state = KVF_VERBS_FLUSHER_BROKEN;
+    }
+    if (f->state == KVF_VERBS_FLUSHER_BROKEN) {
+        f->posted = f->head; /* the queue pair goes, with what it still has out */
     }
 }
 
@@ -151,7 +213,9 @@ static uint64_t take_some(struct kvf_verbs *v, struct kvf_verbs_rail *rail)
             continue;
         }
         bool is_good = wcs[i].status == IBV_WC_SUCCESS;
-        if (!is_good) {
+        if (is_good) {
+            f->repeats = 0;
+        } else {
             f->state = KVF_VERBS_FLUSHER_BROKEN;
         }
         settle(v, rail, is_good ? 0 : -EIO);
@@ -166,6 +230,10 @@ uint64_t kvf_verbs_flush_poll(struct kvf_verbs *v)
         struct kvf_verbs_rail *rail = &v->rails[i];
         struct kvf_verbs_flusher *f = &rail->flusher;
         moved += take_some(v, rail);
+        if (f->repeats > KVF_VERBS_REPEATS_MAX) {
+            f->repeats = 0;
+            fail_all(v, rail, -EIO);
+        }
         bool is_wanted = f->head != f->tail && f->head == f->posted;
         if (is_wanted &&
             (f->state == KVF_VERBS_FLUSHER_NONE || f->state == KVF_VERBS_FLUSHER_BROKEN)) {

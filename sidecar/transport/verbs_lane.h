@@ -1,9 +1,9 @@
 /* What the files of transport verbs share: rails, completion queues, lanes and their jobs. For nobody else.
  *
- * Three threads: the loop, and the queue pairs' own two (the helper makes and joins, the fencer stops and
- * destroys), which run the jobs of verbs_qp.c. A lane has one job, with one of them at a time. From push until take it belongs to the helper, with the queue pair in it; the loop then
- * only remembers what it wants next (job_out). What the helper keeps for itself is in struct kvf_verbs_rail
- * under "helper". */
+ * Beside the loop the queue pairs have threads of their own ("hands"), which run the jobs of verbs_qp.c. A lane has
+ * one job, with one of them at a time. From push until take it belongs to that thread, with the queue pair in it; the
+ * loop then only remembers what it wants next (job_out). What a thread keeps for itself is in struct
+ * kvf_verbs_rail under its name. */
 #ifndef KVF_TRANSPORT_VERBS_LANE_H
 #define KVF_TRANSPORT_VERBS_LANE_H
 
@@ -33,6 +33,25 @@
 #define KVF_VERBS_NUMBERS_KEPT 64u
 #define KVF_VERBS_GIDS_MAX 256u
 #define KVF_VERBS_LANES_MAX 32768u
+/* So often in a row the reads of a flusher are asked again whose completions were lost. */
+#define KVF_VERBS_REPEATS_MAX 3u
+/* Destroys that are under way at once: one that takes long holds up no other lane's. */
+#define KVF_VERBS_DESTROYERS 4u
+
+/* Who does which job. A stop takes no time, so all lanes that lose their port are in ERR before anybody waits for a
+ * destroy; a join may take a second and a destroy several, and each has its thread. */
+enum kvf_verbs_hand {
+    KVF_VERBS_MAKER = 0, /* makes, joins, looks at addresses */
+    KVF_VERBS_STOPPER,   /* to ERR */
+    KVF_VERBS_READER,    /* makes flushers */
+    KVF_VERBS_DESTROYER, /* the first of them: queue pairs and completion queues */
+    KVF_VERBS_HANDS = KVF_VERBS_DESTROYER + KVF_VERBS_DESTROYERS,
+};
+struct kvf_verbs_hand_state {
+    struct kvf_helper *helper;
+    uint32_t out; /* jobs that it has */
+};
+_Static_assert(KVF_VERBS_HANDS <= KVF_VERBS_FDS_MAX - 2u * KVF_RAILS_MAX, "all can be watched");
 
 /* FREE -> MAKING -> READY -> JOINING -> UP (sink), FREE -> MAKING -> UP (source); any of them -> LOST on an
  * error; any but FREE -> FENCING -> FREE. */
@@ -75,6 +94,7 @@ struct kvf_verbs_job {
     enum kvf_verbs_work work;
     struct kvf_verbs *verbs;
     uint32_t rail;
+    enum kvf_verbs_hand hand;    /* who has it, or had it last */
     struct kvf_verbs_lane *lane; /* NULL: a job of the rail's */
     struct kvf_verbs_cq *cq;
     bool is_sink;
@@ -86,7 +106,9 @@ struct kvf_verbs_job {
     int err; /* 0 or -errno */
     uint32_t receives_posted;
     uint32_t numbers_avoided;
-    bool has_cq; /* MAKE: the completion queue exists */
+    bool has_cq;          /* MAKE: the completion queue exists */
+    bool replaces_cq;     /* MAKE_FLUSHER: the old one lost completions ... */
+    bool has_replaced_cq; /* ... and is gone */
 };
 
 /* A completion queue and the lanes that share it: each has all its slots reserved, so it cannot overrun. */
@@ -106,12 +128,13 @@ struct kvf_verbs_cq {
 #define KVF_VERBS_FLUSHES_MAX 256u /* a power of two */
 enum kvf_verbs_flusher_state {
     KVF_VERBS_FLUSHER_NONE = 0,
-    KVF_VERBS_FLUSHER_MAKING, /* helper */
+    KVF_VERBS_FLUSHER_MAKING, /* the reader's thread */
     KVF_VERBS_FLUSHER_UP,
     KVF_VERBS_FLUSHER_BROKEN, /* made again once nothing is out */
 };
 struct kvf_verbs_flusher {
     uint8_t state;
+    uint8_t repeats;   /* in a row, of reads whose completions were lost */
     uint8_t landing;   /* what is read goes here, and nobody looks at it */
     struct ibv_mr *mr; /* of that byte; made by the first job */
     struct kvf_verbs_cq cq;
@@ -120,6 +143,8 @@ struct kvf_verbs_flusher {
     uint32_t posted;
     uint32_t tail;
     uint16_t queue[KVF_VERBS_FLUSHES_MAX]; /* of requests */
+    /* the reader's thread */
+    struct ibv_gid_entry entries[KVF_VERBS_GIDS_MAX];
 };
 
 struct kvf_verbs_flush {
@@ -133,7 +158,8 @@ struct kvf_verbs_flush {
 struct kvf_verbs_rail {
     uint32_t idx;
     struct kvf_verbs_flusher flusher;
-    struct ibv_context *context;
+    bool is_up; /* as far as the loop has heard: its port is active and has an address */
+    struct ibv_context *context; /* NULL: no such device, or one that no lane could ever use */
     struct ibv_pd *pd;
     struct ibv_comp_channel *channel;
     uint64_t write_bytes_max;
@@ -141,7 +167,6 @@ struct kvf_verbs_rail {
     uint32_t receive_depth;
     uint32_t sges_max;
     uint32_t cq_slots;
-    uint32_t mtu_bytes; /* this end's */
     bool is_infiniband;
     struct kvf_verbs_cq cqs[KVF_VERBS_CQS_MAX];
     uint32_t cq_count; /* places in cqs ever used */
@@ -151,9 +176,9 @@ struct kvf_verbs_rail {
     bool look_again;
     uint32_t seen_count;
     uint8_t seen[KVF_VERBS_GIDS_MAX][16];
-    /* helper */
+    /* maker */
     struct ibv_gid_entry entries[KVF_VERBS_GIDS_MAX];
-    /* helper and fencer */
+    /* every thread that makes or destroys */
     pthread_mutex_t numbers_lock;
     uint32_t numbers[KVF_VERBS_NUMBERS_KEPT]; /* under the lock */
     uint32_t number_count;                    /* under the lock; runs free */
@@ -221,12 +246,15 @@ struct kvf_verbs {
     struct kvf_verbs_config verbs;
     struct kvf_transport_host host;
     const struct kvf_verbs_lib *lib;
-    struct kvf_helper *helper; /* makes, joins, looks */
-    struct kvf_helper *fencer; /* stops, destroys */
+    struct kvf_verbs_hand_state hands[KVF_VERBS_HANDS];
     uint32_t jobs_out;
-    uint64_t now_ns; /* of this poll */
-    struct kvf_verbs_rail *rails;
+    uint64_t now_ns;              /* of this poll */
+    struct kvf_verbs_rail *rails; /* in the order they were named, which is that of keys */
     uint32_t rail_count;
+    /* Those that lanes use, which worked at create before which did not: lane i uses the i-th, around and around. */
+    uint8_t lane_rails[KVF_RAILS_MAX];
+    uint32_t lane_rail_count;
+    bool has_device_memory; /* flushes may be asked for */
     struct kvf_verbs_lane *lanes;
     struct kvf_verbs_entry *entries;
     uint32_t mark_head;
@@ -279,6 +307,12 @@ static inline bool kvf_verbs_is_reaped(const struct kvf_verbs_lane *lane)
     return lane->wr_posted == lane->wr_reaped && lane->receives_posted == lane->receives_reaped;
 }
 
+static inline struct kvf_verbs_rail *kvf_verbs_rail_of_lane(const struct kvf_verbs *v,
+                                                            uint32_t lane_idx)
+{
+    return &v->rails[v->lane_rails[lane_idx % v->lane_rail_count]];
+}
+
 /* verbs.c */
 void kvf_verbs_mark(struct kvf_verbs *v, struct kvf_verbs_lane *lane);
 /* From here on nothing is posted on this lane; poll tells the host, once. Positive err. */
@@ -299,14 +333,18 @@ void kvf_verbs_cq_give(struct kvf_verbs *v, struct kvf_verbs_cq *cq, uint32_t sl
 /* Takes and acknowledges what devices have to tell: completion events, async events. */
 void kvf_verbs_rail_events(struct kvf_verbs *v, struct kvf_verbs_rail *rail);
 void kvf_verbs_look_back(struct kvf_verbs *v, struct kvf_verbs_rail *rail);
-/* Helper, and create. The index of this end's address in the port's table now: the one given (gid not NULL),
- * else the configured one or the first. -EADDRNOTAVAIL. */
-int kvf_verbs_gid_find(struct kvf_verbs *v, struct kvf_verbs_rail *rail, const uint8_t *gid,
-                       uint8_t ret_gid[16]);
+/* What came of the last attempt to use it: 0, or -errno. The host is told when that is news. */
+void kvf_verbs_rail_note(struct kvf_verbs *v, struct kvf_verbs_rail *rail, int err);
+/* Any thread, with entries of its own. The index of this end's address in the port's table now: the one given
+ * (gid not NULL), else the configured one or the first. -EADDRNOTAVAIL. */
+int kvf_verbs_gid_find(const struct kvf_verbs *v, const struct kvf_verbs_rail *rail,
+                       struct ibv_gid_entry *entries, const uint8_t *gid, uint8_t ret_gid[16]);
 int kvf_verbs_port_query(const struct kvf_verbs *v, const struct kvf_verbs_rail *rail,
                          struct ibv_port_attr *ret_attr);
+/* What this end takes at most, of a port as it is now. */
+uint32_t kvf_verbs_mtu(const struct kvf_verbs *v, const struct ibv_port_attr *port);
 
-/* verbs_qp.c: helper */
+/* verbs_qp.c: the hands */
 void kvf_verbs_work(struct kvf_job *job);
 /* 0 or -EPROTO: what a peer says of its end. */
 int kvf_verbs_check_end(const struct kvf_lane_end *end, bool is_infiniband);
@@ -331,6 +369,10 @@ uint64_t kvf_verbs_flush_poll(struct kvf_verbs *v);
 bool kvf_verbs_flush_is_ready(const struct kvf_verbs *v); /* poll has something to do for one */
 bool kvf_verbs_flush_arm(struct kvf_verbs *v);
 void kvf_verbs_flusher_back(struct kvf_verbs *v, struct kvf_verbs_rail *rail);
+/* Made before it is asked for, if it is not there. */
+void kvf_verbs_flusher_prepare(struct kvf_verbs *v, struct kvf_verbs_rail *rail);
+/* Its completions were lost: what is out is asked again; or its device is, and then nothing is. */
+void kvf_verbs_flusher_lost(struct kvf_verbs_rail *rail, bool is_final);
 void kvf_verbs_flusher_close(struct kvf_verbs *v, struct kvf_verbs_rail *rail);
 
 /* verbs_poll.c: one round over all completion queues. How many completions. */

@@ -20,6 +20,9 @@ int kvf_verbs_register(struct kvf_transport *t, void *base, uint64_t bytes, int 
     memory->bytes = bytes;
     for (uint32_t i = 0; i < v->rail_count; i++) {
         struct ibv_pd *pd = v->rails[i].pd;
+        if (pd == NULL) {
+            continue; /* a device that no lane uses */
+        }
         errno = 0;
         struct ibv_mr *mr =
             dmabuf_fd < 0
@@ -27,8 +30,9 @@ int kvf_verbs_register(struct kvf_transport *t, void *base, uint64_t bytes, int 
                 : v->lib->reg_dmabuf_mr(pd, dmabuf_off, bytes, memory->base, dmabuf_fd, access);
         if (mr == NULL) {
             int rc = errno > 0 ? -errno : -EIO;
-            /* One that a device will not let go of keeps the memory; nobody was told its key. */
-            (void)kvf_verbs_unregister(t, memory);
+            if (kvf_verbs_unregister(t, memory) != 0) {
+                *ret_memory = memory; /* a device keeps it: nobody was told its key */
+            }
             return rc;
         }
         memory->mrs[i] = mr;

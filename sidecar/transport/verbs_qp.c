@@ -1,8 +1,9 @@
-/* The calls that make, change and destroy queue pairs: on two threads of their own, one job at a time each.
+/* The calls that make, change and destroy queue pairs: on threads of their own, one job at a time each.
  *
- * One call of a join may take a second, while the kernel looks for a neighbour that does not answer. So fences have
- * a thread that nothing else uses, and never stand behind a registration, a make or a join of another lane. Nothing here calls back. Queue pairs are never reset: a
- * reset forgets completions, and the number would speak for two connections. */
+ * One call of a join may take a second, while the kernel looks for a neighbour that does not answer, and a destroy may
+ * wait for its device. So stops, destroys and flushers have threads that nothing else uses, and stand behind no
+ * registration, make or join of another lane. Nothing here calls back. Queue pairs are never reset: a reset forgets
+ * completions, and the number would speak for two connections. */
 #include <errno.h>
 #include <string.h>
 
@@ -157,12 +158,20 @@ static enum ibv_mtu mtu_code(uint32_t bytes)
     return mtu;
 }
 
+/* Where this thread lists addresses. */
+static struct ibv_gid_entry *entries_of(const struct kvf_verbs_job *job)
+{
+    struct kvf_verbs_rail *rail = rail_of(job);
+    return job->hand == KVF_VERBS_READER ? rail->flusher.entries : rail->entries;
+}
+
 static int to_rtr(struct kvf_verbs_job *job)
 {
     const struct kvf_verbs_config *verbs = &job->verbs->verbs;
     struct kvf_verbs_rail *rail = rail_of(job);
     const struct kvf_lane_end *peer = &job->peer;
-    uint32_t mtu = peer->mtu_bytes < rail->mtu_bytes ? peer->mtu_bytes : rail->mtu_bytes;
+    uint32_t own_mtu = job->end.mtu_bytes;
+    uint32_t mtu = peer->mtu_bytes < own_mtu ? peer->mtu_bytes : own_mtu;
     struct ibv_qp_attr attr;
     memset(&attr, 0, sizeof(attr));
     attr.qp_state = IBV_QPS_RTR;
@@ -178,7 +187,7 @@ static int to_rtr(struct kvf_verbs_job *job)
         attr.ah_attr.dlid = peer->lid;
     } else {
         uint8_t gid[16];
-        int gid_idx = kvf_verbs_gid_find(job->verbs, rail, job->end.gid, gid);
+        int gid_idx = kvf_verbs_gid_find(job->verbs, rail, entries_of(job), job->end.gid, gid);
         if (gid_idx < 0) {
             return gid_idx;
         }
@@ -211,7 +220,8 @@ static int to_rts(const struct kvf_verbs_job *job)
 
 /* ---- jobs ---------------------------------------------------------------------------------------------- */
 
-/* What the peer is told of this end, from the port as it is now. */
+/* What the peer is told of this end, from the port as it is now. A flusher talks to itself and needs no link: where
+ * a device cannot do that without one, its own answers say so. */
 static int describe(struct kvf_verbs_job *job)
 {
     struct kvf_verbs_rail *rail = rail_of(job);
@@ -221,7 +231,7 @@ static int describe(struct kvf_verbs_job *job)
     if (rc != 0) {
         return rc;
     }
-    if (port.state != IBV_PORT_ACTIVE) {
+    if (port.state != IBV_PORT_ACTIVE && job->work != KVF_VERBS_MAKE_FLUSHER) {
         return -ENETDOWN;
     }
     rc = kvf_random_bytes(&psn, sizeof(psn));
@@ -229,11 +239,11 @@ static int describe(struct kvf_verbs_job *job)
         return rc;
     }
     job->end = (struct kvf_lane_end){.psn = psn & 0xffffffu,
-                                     .mtu_bytes = rail->mtu_bytes,
+                                     .mtu_bytes = kvf_verbs_mtu(job->verbs, &port),
                                      .lid = rail->is_infiniband ? port.lid : 0,
                                      .rail = (uint8_t)job->rail};
     if (!rail->is_infiniband) {
-        rc = kvf_verbs_gid_find(job->verbs, rail, NULL, job->end.gid);
+        rc = kvf_verbs_gid_find(job->verbs, rail, entries_of(job), NULL, job->end.gid);
         job->has_gid = rc >= 0;
     }
     return rc < 0 ? rc : 0;
@@ -250,8 +260,9 @@ static int make_cq(struct kvf_verbs_job *job)
     return job->has_cq ? 0 : -ENOMEM;
 }
 
-/* A queue pair that could not be brought all the way stays in the job, and the lane's fence destroys it. */
-static int make(struct kvf_verbs_job *job)
+/* In INIT, and described. A queue pair that could not be brought all the way stays in the job, and whoever has that
+ * destroys it: the lane's fence, or the next attempt at a flusher. */
+static int make_end(struct kvf_verbs_job *job)
 {
     int rc = describe(job);
     if (rc == 0) {
@@ -260,24 +271,26 @@ static int make(struct kvf_verbs_job *job)
     if (rc == 0) {
         rc = create_fresh(job);
     }
-    if (rc != 0) {
-        return rc;
-    }
-    job->end.qpn = job->qp->qp_num;
-    rc = to_init(job);
-    if (rc == 0 && job->is_sink) {
-        return post_receives(job);
-    }
     if (rc == 0) {
-        rc = to_rtr(job);
+        job->end.qpn = job->qp->qp_num;
+        rc = to_init(job);
     }
-    return rc == 0 ? to_rts(job) : rc;
+    return rc;
 }
 
 static int join(struct kvf_verbs_job *job)
 {
     int rc = to_rtr(job);
     return rc == 0 ? to_rts(job) : rc;
+}
+
+static int make(struct kvf_verbs_job *job)
+{
+    int rc = make_end(job);
+    if (rc != 0) {
+        return rc;
+    }
+    return job->is_sink ? post_receives(job) : join(job);
 }
 
 static int stop(const struct kvf_verbs_job *job)
@@ -301,37 +314,6 @@ static int destroy(struct kvf_verbs_job *job)
     return 0;
 }
 
-/* A queue pair that is connected to itself, in the place of one that broke. */
-static int make_flusher(struct kvf_verbs_job *job)
-{
-    struct kvf_verbs_flusher *f = &rail_of(job)->flusher;
-    int rc = job->qp != NULL ? destroy(job) : 0;
-    if (rc == 0 && f->mr == NULL) {
-        f->mr = job->verbs->lib->reg_mr(rail_of(job)->pd, &f->landing, sizeof(f->landing),
-                                        IBV_ACCESS_LOCAL_WRITE);
-        rc = f->mr == NULL ? -ENOMEM : 0;
-    }
-    if (rc == 0) {
-        rc = describe(job);
-    }
-    if (rc == 0) {
-        rc = make_cq(job);
-    }
-    if (rc == 0) {
-        rc = create_fresh(job);
-    }
-    if (rc != 0) {
-        return rc;
-    }
-    job->end.qpn = job->qp->qp_num;
-    job->peer = job->end;
-    rc = to_init(job);
-    if (rc == 0) {
-        rc = to_rtr(job);
-    }
-    return rc == 0 ? to_rts(job) : rc;
-}
-
 static int destroy_cq(const struct kvf_verbs_job *job)
 {
     int rc = job->verbs->lib->destroy_cq(job->cq->cq);
@@ -339,6 +321,27 @@ static int destroy_cq(const struct kvf_verbs_job *job)
         job->cq->cq = NULL;
     }
     return rc > 0 ? -rc : rc;
+}
+
+/* A queue pair that is connected to itself, in the place of one that broke. */
+static int make_flusher(struct kvf_verbs_job *job)
+{
+    struct kvf_verbs_flusher *f = &rail_of(job)->flusher;
+    int rc = job->qp != NULL ? destroy(job) : 0;
+    if (rc == 0 && job->replaces_cq) {
+        rc = destroy_cq(job);
+        job->has_replaced_cq = rc == 0;
+    }
+    if (rc == 0 && f->mr == NULL) {
+        f->mr = job->verbs->lib->reg_mr(rail_of(job)->pd, &f->landing, sizeof(f->landing),
+                                        IBV_ACCESS_LOCAL_WRITE);
+        rc = f->mr == NULL ? -ENOMEM : 0;
+    }
+    if (rc == 0) {
+        rc = make_end(job);
+    }
+    job->peer = job->end;
+    return rc == 0 ? join(job) : rc;
 }
 
 static int look(struct kvf_verbs_job *job)

@@ -47,15 +47,15 @@ static int preference(const uint8_t gid[16])
 }
 
 /* Indices move when addresses come and go, so that only the type and the address itself name an entry. */
-int kvf_verbs_gid_find(struct kvf_verbs *v, struct kvf_verbs_rail *rail, const uint8_t *gid,
-                       uint8_t ret_gid[16])
+int kvf_verbs_gid_find(const struct kvf_verbs *v, const struct kvf_verbs_rail *rail,
+                       struct ibv_gid_entry *entries, const uint8_t *gid, uint8_t ret_gid[16])
 {
     const uint8_t *wanted = gid != NULL ? gid : v->verbs.gid;
-    ssize_t count = v->lib->query_gid_table(rail->context, rail->entries, KVF_VERBS_GIDS_MAX, 0,
-                                            sizeof(rail->entries[0]));
+    ssize_t count = v->lib->query_gid_table(rail->context, entries, KVF_VERBS_GIDS_MAX, 0,
+                                            sizeof(entries[0]));
     int best = -1;
     for (ssize_t i = 0; i < count; i++) {
-        const struct ibv_gid_entry *entry = &rail->entries[i];
+        const struct ibv_gid_entry *entry = &entries[i];
         if (entry->port_num != v->verbs.port || entry->gid_type != IBV_GID_TYPE_ROCE_V2 ||
             is_zero(entry->gid.raw)) {
             continue;
@@ -65,16 +65,15 @@ int kvf_verbs_gid_find(struct kvf_verbs *v, struct kvf_verbs_rail *rail, const u
                 best = (int)i;
                 break;
             }
-        } else if (best < 0 ||
-                   preference(entry->gid.raw) > preference(rail->entries[best].gid.raw)) {
+        } else if (best < 0 || preference(entry->gid.raw) > preference(entries[best].gid.raw)) {
             best = (int)i;
         }
     }
     if (best < 0) {
         return -EADDRNOTAVAIL;
     }
-    memcpy(ret_gid, rail->entries[best].gid.raw, 16);
-    return (int)rail->entries[best].gid_index;
+    memcpy(ret_gid, entries[best].gid.raw, 16);
+    return (int)entries[best].gid_index;
 }
 
 /* ---- opening ------------------------------------------------------------------------------------------- */
@@ -101,6 +100,13 @@ static uint32_t mtu_of(enum ibv_mtu mtu)
     return mtu >= IBV_MTU_256 && mtu <= IBV_MTU_4096 ? 128u << mtu : 1024u;
 }
 
+uint32_t kvf_verbs_mtu(const struct kvf_verbs *v, const struct ibv_port_attr *port)
+{
+    uint32_t port_mtu = mtu_of(port->active_mtu);
+    uint32_t asked = v->verbs.mtu_bytes;
+    return asked != 0 && asked < port_mtu ? asked : port_mtu;
+}
+
 static uint32_t least(uint32_t a, int device_max)
 {
     return device_max > 0 && (uint32_t)device_max < a ? (uint32_t)device_max : a;
@@ -109,9 +115,6 @@ static uint32_t least(uint32_t a, int device_max)
 static void set_limits(const struct kvf_verbs *v, struct kvf_verbs_rail *rail,
                        const struct ibv_device_attr *device, const struct ibv_port_attr *port)
 {
-    uint32_t port_mtu = mtu_of(port->active_mtu);
-    uint32_t asked = v->verbs.mtu_bytes;
-    rail->mtu_bytes = asked != 0 && asked < port_mtu ? asked : port_mtu;
     rail->is_infiniband = port->link_layer == IBV_LINK_LAYER_INFINIBAND;
     uint64_t most = port->max_msg_sz > 0 ? port->max_msg_sz : KVF_VERBS_WRITE_BYTES_MAX;
     rail->write_bytes_max = most < KVF_VERBS_WRITE_BYTES_MAX ? most : KVF_VERBS_WRITE_BYTES_MAX;
@@ -132,9 +135,9 @@ static int set_nonblocking(int fd)
     return flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0 ? 0 : -errno;
 }
 
-/* Checks the port as it is now, so that a wrong name or a cable is found at start; lanes look again. */
-static int check_port(struct kvf_verbs *v, struct kvf_verbs_rail *rail, const char *name,
-                      char *ret_error, size_t error_cap)
+/* What no cable and no address will ever change: a wrong name is found at start. */
+static int check_limits(const struct kvf_verbs *v, struct kvf_verbs_rail *rail,
+                        const char *name, char *ret_error, size_t error_cap)
 {
     struct ibv_device_attr device;
     struct ibv_port_attr port;
@@ -144,11 +147,10 @@ static int check_port(struct kvf_verbs *v, struct kvf_verbs_rail *rail, const ch
         (void)snprintf(ret_error, error_cap, "device %s has no port %u", name, v->verbs.port);
         return -ENOENT;
     }
-    int rc = kvf_verbs_port_query(v, rail, &port);
-    if (rc != 0 || port.state != IBV_PORT_ACTIVE) {
-        (void)snprintf(ret_error, error_cap, "port %u of device %s is not active",
+    if (kvf_verbs_port_query(v, rail, &port) != 0) {
+        (void)snprintf(ret_error, error_cap, "port %u of device %s cannot be asked",
                        v->verbs.port, name);
-        return -ENETDOWN;
+        return -EIO;
     }
     set_limits(v, rail, &device, &port);
     if (rail->receive_depth + 1u > rail->cq_slots || rail->send_depth < 2u ||
@@ -158,15 +160,58 @@ static int check_port(struct kvf_verbs *v, struct kvf_verbs_rail *rail, const ch
                        name, v->verbs.receives_per_lane);
         return -EINVAL;
     }
-    uint8_t gid[16];
-    if (!rail->is_infiniband && kvf_verbs_gid_find(v, rail, NULL, gid) < 0) {
-        (void)snprintf(ret_error, error_cap, "device %s has no %s on port %u", name,
-                       is_zero(v->verbs.gid) ? "RoCE v2 address" : "such RoCE v2 address",
-                       v->verbs.port);
-        return -EADDRNOTAVAIL;
-    }
     return 0;
 }
+
+/* Could a lane be made just now? Each looks again by itself. */
+static int check_port(const struct kvf_verbs *v, struct kvf_verbs_rail *rail)
+{
+    struct ibv_port_attr port;
+    uint8_t gid[16];
+    int rc = kvf_verbs_port_query(v, rail, &port);
+    if (rc == 0 && port.state != IBV_PORT_ACTIVE) {
+        rc = -ENETDOWN;
+    }
+    if (rc == 0 && !rail->is_infiniband) {
+        rc = kvf_verbs_gid_find(v, rail, rail->entries, NULL, gid);
+    }
+    return rc < 0 ? rc : 0;
+}
+
+/* ---- what the host is told -------------------------------------------------------------------------------- */
+
+static void tell(const struct kvf_verbs *v, const struct kvf_verbs_rail *rail, int err,
+                 bool is_final, const char *why)
+{
+    if (v->host.rail_fn != NULL) {
+        v->host.rail_fn(v->host.ctx, v->verbs.rails[rail->idx], err, is_final, why);
+    }
+}
+
+static void say_state(const struct kvf_verbs *v, const struct kvf_verbs_rail *rail, int err)
+{
+    char why[64] = "the device failed";
+    if (err == 0) {
+        (void)snprintf(why, sizeof(why), "port %u is active", v->verbs.port);
+    } else if (err == -ENETDOWN) {
+        (void)snprintf(why, sizeof(why), "port %u is not active", v->verbs.port);
+    } else if (err == -EADDRNOTAVAIL) {
+        (void)snprintf(why, sizeof(why), "port %u has no %s", v->verbs.port,
+                       is_zero(v->verbs.gid) ? "RoCE v2 address" : "such RoCE v2 address");
+    }
+    tell(v, rail, err, false, why);
+}
+
+void kvf_verbs_rail_note(struct kvf_verbs *v, struct kvf_verbs_rail *rail, int err)
+{
+    bool is_up = err == 0;
+    if (rail->is_up != is_up) {
+        rail->is_up = is_up;
+        say_state(v, rail, err);
+    }
+}
+
+/* ---- the devices ------------------------------------------------------------------------------------------- */
 
 static int rail_open(struct kvf_verbs *v, struct kvf_verbs_rail *rail, const char *name,
                      char *ret_error, size_t error_cap)
@@ -183,7 +228,7 @@ static int rail_open(struct kvf_verbs *v, struct kvf_verbs_rail *rail, const cha
                        name);
         return -EOPNOTSUPP;
     }
-    int rc = check_port(v, rail, name, ret_error, error_cap);
+    int rc = check_limits(v, rail, name, ret_error, error_cap);
     if (rc != 0) {
         return rc;
     }
@@ -203,23 +248,66 @@ static int rail_open(struct kvf_verbs *v, struct kvf_verbs_rail *rail, const cha
     return rc;
 }
 
+/* What the device refuses here ends with the process: the descriptor that all of it hangs on is closed then. */
+static void rail_shut(const struct kvf_verbs *v, struct kvf_verbs_rail *rail)
+{
+    if (rail->channel != NULL) {
+        (void)v->lib->destroy_comp_channel(rail->channel);
+    }
+    if (rail->pd != NULL) {
+        (void)v->lib->dealloc_pd(rail->pd);
+    }
+    if (rail->context != NULL) {
+        (void)v->lib->close_device(rail->context);
+    }
+    rail->channel = NULL;
+    rail->pd = NULL;
+    rail->context = NULL;
+}
+
+/* Lanes use what works now before what may come to work, so that a daemon with few lanes does not wait for a link
+ * that is down beside one that is up. From then on the order stays: what a lane wrote through is known by it. */
+static void order_lane_rails(struct kvf_verbs *v)
+{
+    for (uint32_t pass = 0; pass < 2; pass++) {
+        for (uint32_t i = 0; i < v->rail_count; i++) {
+            if (v->rails[i].context != NULL && v->rails[i].is_up == (pass == 0)) {
+                v->lane_rails[v->lane_rail_count++] = (uint8_t)i;
+            }
+        }
+    }
+}
+
 int kvf_verbs_rails_open(struct kvf_verbs *v, char *ret_error, size_t error_cap)
 {
+    int refusal = 0;
     for (uint32_t i = 0; i < v->verbs.rail_count; i++) {
         struct kvf_verbs_rail *rail = &v->rails[i];
+        char why[160] = "";
         rail->idx = i;
         pthread_mutex_init(&rail->numbers_lock, NULL);
         rail->look_job = (struct kvf_verbs_job){.rail = i};
         v->rail_count = i + 1;
-        int rc = rail_open(v, rail, v->verbs.rails[i], ret_error, error_cap);
+        int rc = rail_open(v, rail, v->verbs.rails[i], why, sizeof(why));
         if (rc != 0) {
-            return rc;
+            rail_shut(v, rail);
+            tell(v, rail, rc, true, why);
+            if (refusal == 0) {
+                refusal = rc;
+                (void)snprintf(ret_error, error_cap, "%s", why);
+            }
+            continue;
+        }
+        rc = check_port(v, rail);
+        rail->is_up = rc == 0;
+        if (rc != 0) {
+            say_state(v, rail, rc);
         }
     }
-    return 0;
+    order_lane_rails(v);
+    return v->lane_rail_count > 0 ? 0 : refusal;
 }
 
-/* What the device refuses here ends with the process: the descriptor that all of it hangs on is closed then. */
 void kvf_verbs_rails_close(struct kvf_verbs *v)
 {
     for (uint32_t i = 0; i < v->rail_count; i++) {
@@ -230,15 +318,7 @@ void kvf_verbs_rails_close(struct kvf_verbs *v)
                 (void)v->lib->destroy_cq(rail->cqs[j].cq);
             }
         }
-        if (rail->channel != NULL) {
-            (void)v->lib->destroy_comp_channel(rail->channel);
-        }
-        if (rail->pd != NULL) {
-            (void)v->lib->dealloc_pd(rail->pd);
-        }
-        if (rail->context != NULL) {
-            (void)v->lib->close_device(rail->context);
-        }
+        rail_shut(v, rail);
         pthread_mutex_destroy(&rail->numbers_lock);
     }
 }
@@ -293,6 +373,10 @@ static void break_cq(struct kvf_verbs *v, struct kvf_verbs_cq *cq)
     }
     cq->is_broken = true;
     v->counts.queues_broken++;
+    if (cq == &v->rails[cq->rail].flusher.cq) {
+        kvf_verbs_flusher_lost(&v->rails[cq->rail], false);
+        return;
+    }
     for (uint32_t i = 0; i < v->config.lanes_max; i++) {
         struct kvf_verbs_lane *lane = &v->lanes[i];
         if (lane->state == KVF_VERBS_FREE || lane->cq != cq) {
@@ -346,6 +430,23 @@ void kvf_verbs_look_back(struct kvf_verbs *v, struct kvf_verbs_rail *rail)
     }
 }
 
+/* Lanes come back by themselves, with their next attempt. */
+static void on_port(struct kvf_verbs *v, struct kvf_verbs_rail *rail, enum ibv_event_type type)
+{
+    if (type == IBV_EVENT_PORT_ACTIVE) {
+        v->counts.events_other++;
+        kvf_verbs_rail_note(v, rail, 0);
+        if (v->has_device_memory) {
+            kvf_verbs_flusher_prepare(v, rail);
+        }
+        return;
+    }
+    lose_rail(v, rail, ENETDOWN);
+    if (type == IBV_EVENT_PORT_ERR) {
+        kvf_verbs_rail_note(v, rail, -ENETDOWN);
+    }
+}
+
 static void on_event(struct kvf_verbs *v, struct kvf_verbs_rail *rail,
                      const struct ibv_async_event *event)
 {
@@ -364,11 +465,14 @@ static void on_event(struct kvf_verbs *v, struct kvf_verbs_rail *rail,
         break;
     case IBV_EVENT_DEVICE_FATAL:
         lose_rail(v, rail, EIO);
+        kvf_verbs_flusher_lost(rail, true);
+        kvf_verbs_rail_note(v, rail, -EIO);
         break;
     case IBV_EVENT_PORT_ERR:
+    case IBV_EVENT_PORT_ACTIVE:
     case IBV_EVENT_LID_CHANGE:
         if (event->element.port_num == (int)v->verbs.port) {
-            lose_rail(v, rail, ENETDOWN);
+            on_port(v, rail, event->event_type);
         }
         break;
     case IBV_EVENT_GID_CHANGE:
@@ -380,7 +484,6 @@ static void on_event(struct kvf_verbs *v, struct kvf_verbs_rail *rail,
     case IBV_EVENT_COMM_EST:
     case IBV_EVENT_SQ_DRAINED:
     case IBV_EVENT_PATH_MIG:
-    case IBV_EVENT_PORT_ACTIVE:
     case IBV_EVENT_SRQ_ERR:
     case IBV_EVENT_SRQ_LIMIT_REACHED:
     case IBV_EVENT_QP_LAST_WQE_REACHED:

@@ -473,8 +473,8 @@ static void fake_events(struct rig *rig, bool wait)
 
 static void real_events(struct window *window, bool wait)
 {
-    int fds[3 + 2 * KVF_RAILS_MAX];
-    struct pollfd polled[3 + 2 * KVF_RAILS_MAX];
+    int fds[KVF_VERBS_FDS_MAX];
+    struct pollfd polled[KVF_VERBS_FDS_MAX];
     uint32_t count = kvf_verbs_fds(window->inner, fds, sizeof(fds) / sizeof(fds[0]));
     window->depth++;
     bool may_sleep = wait && kvf_verbs_may_sleep(window->inner);

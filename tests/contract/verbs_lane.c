@@ -585,9 +585,9 @@ Test(verbs_lane, a_device_that_dies_takes_all_its_lanes)
 
 static bool is_readable(struct rig_end *end)
 {
-    int fds[3 + 2 * KVF_RAILS_MAX];
-    struct pollfd polled[3 + 2 * KVF_RAILS_MAX];
-    uint32_t count = kvf_verbs_fds(rig_verbs_transport(end), fds, 3 + 2 * KVF_RAILS_MAX);
+    int fds[KVF_VERBS_FDS_MAX];
+    struct pollfd polled[KVF_VERBS_FDS_MAX];
+    uint32_t count = kvf_verbs_fds(rig_verbs_transport(end), fds, KVF_VERBS_FDS_MAX);
     for (uint32_t i = 0; i < count; i++) {
         polled[i] = (struct pollfd){.fd = fds[i], .events = POLLIN};
     }
@@ -718,7 +718,7 @@ Test(verbs_lane, what_cannot_be_is_refused_at_start_with_a_sentence)
     cr_assert_eq(create_with(&bad, why, sizeof(why)), -ENOENT);
     bad = good;
     bad.gid[0] = 0x20;
-    cr_assert_eq(create_with(&bad, why, sizeof(why)), -EADDRNOTAVAIL);
+    cr_assert_eq(create_with(&bad, why, sizeof(why)), 0, "it may get that address");
     bad = good;
     (void)snprintf(bad.rails[0], sizeof(bad.rails[0]), "fake9");
     cr_assert_eq(create_with(&bad, why, sizeof(why)), -ENOENT);
@@ -730,7 +730,7 @@ Test(verbs_lane, what_cannot_be_is_refused_at_start_with_a_sentence)
     cr_assert_eq(create_with(&good, why, sizeof(why)), -EOPNOTSUPP, "p28");
     fake_transport(0, IBV_TRANSPORT_IB);
     fake_port(0, IBV_PORT_DOWN, IBV_LINK_LAYER_ETHERNET, 0);
-    cr_assert_eq(create_with(&good, why, sizeof(why)), -ENETDOWN);
+    cr_assert_eq(create_with(&good, why, sizeof(why)), 0, "or a link");
     struct fake_counts counts;
     fake_counts(&counts);
     cr_assert_eq(counts.objects, 0);

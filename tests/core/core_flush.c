@@ -337,7 +337,7 @@ Test(core_flush, an_earlier_workers_room_waits_for_its_region_and_is_flushed_ove
     cr_assert_eq(kvf_core_region_ready(core_of(p), p->now_ns, 0, PAIR_REGION(0, 2), true), 0);
     cr_assert_eq(take(p, KVF_ACT_FLUSH, &a), 1);
     cr_assert_eq(a.region, PAIR_REGION(0, 2));
-    cr_assert_eq(a.lanes, 0xff, "nobody knows over which it was written");
+    cr_assert_eq(a.lanes, KVF_FLUSH_ALL_RAILS, "nobody knows over which it was written");
     cr_assert_eq(kvf_core_region_remove(core_of(p), 0, PAIR_REGION(0, 2)), -KVF_E_REGION_BUSY);
     cr_assert_eq(word_of(p) & KVF_WORD_VISIBLE, 0);
     kvf_core_flushed(core_of(p), p->now_ns, 0, SLOT, GENERATION, 0);

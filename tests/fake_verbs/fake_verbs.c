@@ -512,6 +512,11 @@ static int to_rtr(struct fake_qp *qp, const struct ibv_qp_attr *attr)
     if (attr->ah_attr.is_global && (idx >= FAKE_GIDS || !qp->device->has_gid[idx])) {
         return EINVAL;
     }
+    bool is_loop = attr->dest_qp_num == qp->ibv.qp_num &&
+                   fake_device_by_gid(attr->ah_attr.grh.dgid.raw) == qp->device;
+    if (is_loop && fake.knobs.loops_need_link && qp->device->state != IBV_PORT_ACTIVE) {
+        return EINVAL;
+    }
     qp->dest_qpn = attr->dest_qp_num;
     qp->expected_psn = attr->rq_psn;
     qp->mtu = 128u << attr->path_mtu;

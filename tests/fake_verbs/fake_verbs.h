@@ -45,7 +45,9 @@ struct fake_knobs {
     uint32_t reads_refused;    /* so many are answered with a NAK */
     uint32_t deregs_refused;   /* EINVAL, as with a window bound */
     uint32_t cq_slots_max;     /* what query_device says; 0: many */
-    bool is_gated; /* modifies, creates and destroys of queue pairs wait in the middle */
+    bool
+        loops_need_link; /* a queue pair is joined to its own device only while the port is active */
+    bool is_gated;       /* modifies, creates and destroys of queue pairs wait in the middle */
 };
 
 struct fake_counts {
