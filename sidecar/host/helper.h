@@ -1,5 +1,5 @@
-/* A thread for calls that can take long, beside the loop: one for mapping, unmapping and registration, one
- * for queue pairs alone, since a fence must not stand behind an 80 GB registration.
+/* A thread for calls that can take long, beside the loop: one for mapping, unmapping and registration, and others
+ * for queue pairs alone (transport/README.md), since a fence must not stand behind an 80 GB registration.
  *
  * A job belongs to exactly one side at a time: to the helper from push until take, or until a cancel that came in
  * time. */

@@ -150,13 +150,14 @@ static void on_lane(void *ctx, uint64_t now, uint32_t lane, uint32_t epoch, int 
     lane_fd = fd;
 }
 
-static void start_on(uint8_t family)
+static void start_on(uint8_t family, bool has_no_streams)
 {
     struct kvf_control_config config = {
         .listen = {.family = family, .addr = {127, 0, 0, 1}},
         .peers_max = PEERS,
         .pending_max = PENDINGS,
         .pending_ns = 1000000,
+        .has_no_streams = has_no_streams,
     };
     if (family == 6) {
         memset(config.listen.addr, 0, 16);
@@ -172,7 +173,12 @@ static void start_on(uint8_t family)
 
 static void start(void)
 {
-    start_on(4);
+    start_on(4, false);
+}
+
+static void start_without_streams(void)
+{
+    start_on(4, true);
 }
 
 static void stop(void)
@@ -327,6 +333,26 @@ Test(control, a_lane_hello_hands_the_stream_on_and_takes_no_byte_beyond_it)
     cr_assert_eq(events_seen, 0, "it is watched by its new owner only");
     close(fd);
     close(lane_fd);
+}
+
+/* Where lanes are queue pairs, a stream that says it is a lane would be one beside all credits. */
+Test(control_queue_pairs, a_stream_that_says_it_is_a_lane_is_turned_away_unasked,
+     .init = start_without_streams, .fini = stop)
+{
+    unsigned char bytes[64];
+    struct kvf_wire_lane_hello hello = {.session = 7, .lane_idx = 3, .epoch = 99};
+    size_t count = (size_t)kvf_wire_put_lane_hello(bytes, sizeof(bytes), 0, &hello);
+    int fd = dial();
+    say(fd, bytes, count);
+    turns(3);
+    cr_assert_eq(core.lane_accepts, 0, "the core was asked");
+    cr_assert_eq(lane_fd, -1);
+    cr_assert_eq(hear(fd, bytes, sizeof(bytes)), 0);
+    close(fd);
+    /* And only that: a peer is a peer. */
+    fd = dial_peer();
+    cr_assert_eq(core.accepts, 1);
+    close(fd);
 }
 
 Test(control, a_lane_of_nobody_is_closed)
@@ -664,7 +690,7 @@ Test(control, without_descriptors_left_callers_are_turned_away_and_the_loop_stay
 
 Test(control_v6, listens_and_connects_over_ipv6, .fini = stop)
 {
-    start_on(6);
+    start_on(6, false);
     struct kvf_addr_shm addr = {.family = 6, .port = kvf_control_port(control)};
     addr.addr[15] = 1;
     core.next_peer = 1;

@@ -87,7 +87,8 @@ void world_begin(struct world *w, const char *rails, const struct kvf_verbs_lib 
     for (uint32_t i = 0; i < verbs.rail_count; i++) {
         (void)snprintf(verbs.rails[i], sizeof(verbs.rails[i]), "fake%c", rails[i]);
     }
-    *w = (struct world){.memfd = -1};
+    *w = (struct world){.memfd = memfd_create("device", MFD_CLOEXEC)};
+    cr_assert_eq(ftruncate(w->memfd, (off_t)WORLD_BYTES), 0);
     w->create_err = kvf_verbs_create(&config, &verbs, &host, lib == NULL ? fake_lib() : lib,
                                      &w->t, w->why, sizeof(w->why));
 }
@@ -140,8 +141,6 @@ int world_take_memory(struct world *w)
     fake_get(&knobs);
     knobs.takes_dmabuf = true;
     fake_set(&knobs);
-    w->memfd = memfd_create("device", MFD_CLOEXEC);
-    cr_assert_eq(ftruncate(w->memfd, (off_t)WORLD_BYTES), 0);
     return kvf_verbs_register(w->t, (void *)(uintptr_t)WORLD_BASE, WORLD_BYTES, w->memfd, 0,
                               &w->memory);
 }
@@ -154,9 +153,7 @@ void world_end(struct world *w)
     kvf_verbs_ops.close(w->t);
     cr_assert_eq(world_objects(), 0, "%llu objects are left",
                  (unsigned long long)world_objects());
-    if (w->memfd >= 0) {
-        close(w->memfd);
-    }
+    close(w->memfd);
 }
 
 uint64_t world_reads(void)

@@ -32,9 +32,8 @@ struct world {
     uint32_t rail_told[FAKE_DEVICES + 6u];
     int rail_errs[FAKE_DEVICES + 6u];
     bool rail_is_final[FAKE_DEVICES + 6u];
-    /* a dma-buf */
+    int memfd; /* stands for a dma-buf of WORLD_BYTES */
     struct kvf_verbs_memory *memory;
-    int memfd;
 };
 
 /* Devices "fakeN" for each digit N of `rails`, which the caller has set as they shall be (fake_reset first). lib NULL: the
