@@ -231,6 +231,7 @@ static void lose(struct kvf_core *core, uint64_t now_ns, uint32_t peer, int err)
     struct kvf_peer *p = &core->peers[peer];
     bool is_unreachable = p->state == KVF_PEER_HELLO && p->unreachable_since_ns != 0 &&
                           now_ns - p->unreachable_since_ns >= core->config.connect_ns;
+    bool is_foreign = p->state == KVF_PEER_HELLO && err == ENOTSUP;
     if (p->state == KVF_PEER_UP) {
         kvf_gauge_sub(core, KVF_GAUGE_PEERS_UP, 1);
         kvf_count(core, KVF_COUNT_PEERS_LOST);
@@ -254,7 +255,9 @@ static void lose(struct kvf_core *core, uint64_t now_ns, uint32_t peer, int err)
         kvf_core_due(core, p->retry_ns);
         forget_hints(core, now_ns, peer);
         lose_grants_out(core, now_ns, peer, err);
-        if (is_unreachable) { /* it takes connections and never says HELLO */
+        if (is_foreign) { /* another version of the wire: the next attempt ends as this one */
+            fail_waiting(core, now_ns, peer, KVF_E_PEER_REFUSED, (uint32_t)err);
+        } else if (is_unreachable) { /* it takes connections and never says HELLO */
             fail_waiting(core, now_ns, peer, KVF_E_PEER_UNREACHABLE, (uint32_t)err);
         }
     }

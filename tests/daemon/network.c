@@ -222,6 +222,75 @@ static void wrong_hello(void)
     stop();
 }
 
+/* The first frame as a daemon of another wire version writes it. Its header says so, and nothing behind that
+ * need be as ours. */
+static size_t foreign_hello(unsigned char *ret_frame, size_t cap, int step)
+{
+    struct kvf_wire_hello hello = hello_of_ours();
+    int bytes = kvf_wire_put_hello(ret_frame, cap, 0, &hello);
+    CHECK(bytes > 0, "put_hello: %d", bytes);
+    ret_frame[4] = (unsigned char)(KVF_WIRE_VERSION_MAJOR + (unsigned)step);
+    return (size_t)bytes;
+}
+
+/* An older and a newer daemon connect: each is answered before it is hung up on, so that it can say why. */
+static void other_version_knocks(void)
+{
+    start();
+    for (int step = -1; step <= 1; step += 2) {
+        unsigned char frame[256];
+        unsigned char in[KVF_WIRE_HEADER_BYTES + KVF_WIRE_HELLO_BYTES];
+        size_t bytes = foreign_hello(frame, sizeof frame, step);
+        struct kvf_wire_hello answer;
+        int fd = knock(prefill);
+        say(fd, frame, bytes);
+        CHECK_IS(recv(fd, in, sizeof in, MSG_WAITALL), (ssize_t)sizeof in, "its answer");
+        CHECK_IS(kvf_wire_get_hello(in + KVF_WIRE_HEADER_BYTES, KVF_WIRE_HELLO_BYTES, &answer),
+                 0, "a HELLO");
+        CHECK_IS(answer.code, ENOTSUP, "what it says");
+        CHECK_IS(in[4], KVF_WIRE_VERSION_MAJOR, "the version that would do");
+        CHECK(is_closed(fd, 3000), "not closed");
+        close(fd);
+    }
+    stop();
+}
+
+/* And where such a daemon is the one that a room names: the room fails at once, and says that it was refused. */
+static void other_version_answers(void)
+{
+    start();
+    struct geometry geometry = SIXTEEN_BY_FOUR;
+    struct engine *sink = engine_start(decode, &geometry, 0);
+    for (int step = -1; step <= 1; step += 2) {
+        struct sockaddr_in addr = {.sin_family = AF_INET,
+                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        socklen_t addr_bytes = sizeof addr;
+        unsigned char frame[256];
+        size_t bytes = foreign_hello(frame, sizeof frame, step);
+        int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        CHECK(bind(listener, (struct sockaddr *)&addr, sizeof addr) == 0 &&
+                  listen(listener, 4) == 0 &&
+                  getsockname(listener, (struct sockaddr *)&addr, &addr_bytes) == 0,
+              "listen: %s", strerror(errno));
+        char writer[64];
+        snprintf(writer, sizeof writer, "127.0.0.1:%u", (unsigned)ntohs(addr.sin_port));
+        int32_t pages[4];
+        pages_count_up(pages, 4, 0);
+        kvf_room room = engine_sink_pages(sink, key_next(), pages, 4, writer);
+        int fd = accept(listener, NULL, NULL);
+        CHECK(fd >= 0, "accept: %s", strerror(errno));
+        say(fd, frame, bytes);
+        room_expect_reason(sink, room, KVF_E_PEER_REFUSED, 2000); /* and not at --connect-ms */
+        CHECK_IS(room_info(sink, room).detail, ENOTSUP, "why");
+        room_expect_proof(sink, room, KVF_NEVER_POSTED);
+        room_release(sink, room);
+        close(fd);
+        close(listener);
+    }
+    engine_stop(sink);
+    stop();
+}
+
 static void unknown_lane(void)
 {
     start();
@@ -341,6 +410,9 @@ int main(int argc, char **argv)
         {"garbage_costs_the_connection_and_nobody_else", garbage, 0},
         {"half_a_frame_is_not_waited_for_for_ever", half_frames, 0},
         {"a_hello_that_does_not_fit_is_refused", wrong_hello, 0},
+        {"an_older_and_a_newer_wire_version_are_answered_and_refused", other_version_knocks, 0},
+        {"a_room_that_names_a_daemon_of_another_wire_version_is_refused_at_once",
+         other_version_answers, 0},
         {"a_lane_of_no_session_is_refused", unknown_lane, 0},
         {"bad_frames_cost_the_connection_and_nobody_else", bad_frames, 0},
         {"a_peer_that_says_nothing_is_dropped_at_its_deadline", silent_peer, 0},
