@@ -2,11 +2,26 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "ring/about/about.h"
 #include "sidecar/host/config.h"
 #include "sidecar/host/log.h"
 #include "sidecar/run_dir.h"
 #include "sidecar/supervisor.h"
 #include "sidecar/worker.h"
+
+/* Each sentence on a line of its own, a file has one for each bad line. */
+static int read_config(int argc, char **argv, struct kvf_config *ret_config,
+                       struct kvf_config_origins *ret_origins)
+{
+    static char error[KVF_CONFIG_ERROR_BYTES];
+    int rc = kvf_config_read(argc, argv, ret_config, ret_origins, error, sizeof(error));
+    for (const char *at = error; rc != 0 && *at != '\0';) {
+        size_t bytes = strcspn(at, "\n");
+        fprintf(stderr, "kvfenced: %.*s\n", (int)bytes, at);
+        at += bytes + (at[bytes] == '\n');
+    }
+    return rc;
+}
 
 int main(int argc, char **argv)
 {
@@ -14,9 +29,8 @@ int main(int argc, char **argv)
         return kvf_worker_main();
     }
     struct kvf_config config;
-    char error[512];
-    if (kvf_config_parse(argc, argv, &config, error, sizeof(error)) != 0) {
-        fprintf(stderr, "kvfenced: %s\n", error);
+    struct kvf_config_origins origins;
+    if (read_config(argc, argv, &config, &origins) != 0) {
         return KVF_EXIT_USAGE;
     }
     if (config.is_help) {
@@ -24,11 +38,11 @@ int main(int argc, char **argv)
         return KVF_EXIT_CLEAN;
     }
     if (config.is_version) {
-        printf("kvfenced %s\n", KVF_VERSION);
+        kvf_about_print("kvfenced", stdout);
         return KVF_EXIT_CLEAN;
     }
     if (config.is_print) {
-        kvf_config_print(&config, stdout);
+        kvf_config_print(&config, &origins, stdout);
     }
     if (config.is_check) {
         char who[64];

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "client/internal.h"
+#include "ring/about/about.h"
 #include "ring/room_word.h"
 
 #define RELEASE_OPTION "yes-pages-may-be-overwritten"
@@ -55,7 +56,7 @@ static const char help_text[] =
     "                 /run/kvfence as root, else $XDG_RUNTIME_DIR/kvfence\n"
     "  --name NAME    which daemon. Default: gpu0\n"
     "  --json         the answer as one JSON object on standard output\n"
-    "  --version      the version, and nothing else\n"
+    "  --version      versions of program, layout and wire, and the build\n"
     "  -h, --help     this text\n"
     "\n"
     "exit status:  0 as asked   2 usage   3 no daemon, or no answer   4 it refused\n"
@@ -343,7 +344,7 @@ static int read_words(int argc, char **argv, FILE *out, FILE *err, struct kvf_ct
     opterr = 0;
     while ((option = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
         if (option == 'V') {
-            fprintf(out, "kvfence-ctl %s\n", KVF_VERSION);
+            kvf_about_print("kvfence-ctl", out);
             return 1;
         }
         if (option == 'h') {

@@ -12,6 +12,7 @@
 #include "client/stat/json.h"
 #include "client/stat/snapshot.h"
 #include "client/stat/table.h"
+#include "ring/about/about.h"
 
 #define DAEMONS_MAX 256u
 #define NAME_MAX_BYTES 32u /* with its end: what kvfenced --name takes */
@@ -30,7 +31,7 @@ static const char help_text[] =
     "  --run-dir DIR  where the daemons run. Default: $KVFENCE_RUN_DIR, else /run/kvfence as "
     "root,\n"
     "                 else $XDG_RUNTIME_DIR/kvfence\n"
-    "  --version      the version, and nothing else\n"
+    "  --version      versions of program, layout and wire, and the build\n"
     "  -h, --help     this text\n"
     "\n"
     "How to read the table:\n"
@@ -234,7 +235,7 @@ static int parse(struct stat_run *run, int argc, char **argv)
             run->run_dir = optarg;
             break;
         case 'V':
-            fprintf(run->out, "kvfence-stat %s\n", KVF_VERSION);
+            kvf_about_print("kvfence-stat", run->out);
             return 1;
         case 'h':
             fputs(help_text, run->out);

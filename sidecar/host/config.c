@@ -1,4 +1,4 @@
-#include "sidecar/host/config.h"
+#include "sidecar/host/config_internal.h"
 
 #include <arpa/inet.h>
 #include <assert.h>
@@ -8,9 +8,6 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 #include "sidecar/host/log.h"
 #include "sidecar/host/numa.h"
@@ -19,37 +16,6 @@
 #define KIB UINT64_C(1024)
 #define MIB (KIB * KIB)
 #define MB UINT64_C(1000000)
-
-enum option_kind {
-    OPTION_TEXT,
-    OPTION_ADDR,
-    OPTION_COUNT, /* uint32_t */
-    OPTION_MS,    /* uint32_t */
-    OPTION_SIZE,  /* uint64_t bytes, K M G suffixes */
-    OPTION_RATE,  /* uint64_t bytes per second, given in MB/s */
-    OPTION_WORD,  /* uint32_t, one of a list */
-    OPTION_CPU,
-    OPTION_FLAG,
-};
-
-struct option_word {
-    const char *text;
-    uint32_t value;
-};
-
-struct option {
-    const char *name;
-    enum option_kind kind;
-    size_t off;
-    uint64_t min;
-    uint64_t max;
-    uint64_t preset;                 /* default of a number */
-    const char *preset_text;         /* default of a text or address */
-    const struct option_word *words; /* ends with a NULL text */
-    const char *value;               /* how the help names the argument */
-    const char *why;                 /* why a number has its bound, if that is not plain */
-    const char *help;
-};
 
 static const struct option_word transport_words[] = {{"tcp", KVF_CONFIG_TCP},
                                                      {"verbs", KVF_CONFIG_VERBS},
@@ -73,13 +39,16 @@ static const struct option_word level_words[] = {{"error", KVF_LOG_ERROR},
                                                  {"debug", KVF_LOG_DEBUG},
                                                  {NULL, 0}};
 
-#define AT(field) offsetof(struct kvf_config, field)
-
 /* clang-format off */
 static const struct option options[] = {
     {.name = "name", .kind = OPTION_TEXT, .off = AT(name), .max = KVF_CONFIG_NAME_BYTES,
      .preset_text = "gpu0", .value = "NAME",
      .help = "what engines and operators call this daemon; letters, digits, '.', '_', '-'"},
+    {.name = "config", .kind = OPTION_TEXT, .off = AT(config_file), .max = KVF_CONFIG_PATH_BYTES,
+     .preset_text = "", .value = "FILE",
+     .help = "read options from there first; those of the command line win. One a line, as in\n"
+             "\"lanes = 4\", by the names below without their dashes, yes or no for a flag; # begins a\n"
+             "comment. --print-config writes such a file"},
     {.name = "run-dir", .kind = OPTION_TEXT, .off = AT(run_dir), .max = KVF_CONFIG_DIR_BYTES,
      .preset_text = "", .value = "DIR",
      .help = "holds NAME.sock, NAME.stats and NAME.lock. Default: $KVFENCE_RUN_DIR, else /run/kvfence\n"
@@ -204,27 +173,43 @@ static const struct option options[] = {
     {.name = "log-level", .kind = OPTION_WORD, .off = AT(log_level), .preset = KVF_LOG_INFO,
      .words = level_words, .value = "error|warn|info|debug", .help = "what is written to stderr"},
     {.name = "check", .kind = OPTION_FLAG, .off = AT(is_check),
-     .help = "validate the options, processor and run directory and exit; binds and starts nothing"},
+     .help = "validate options, file, processor and run directory and exit; binds and starts nothing"},
     {.name = "print-config", .kind = OPTION_FLAG, .off = AT(is_print),
-     .help = "print the whole effective configuration and exit"},
-    {.name = "version", .kind = OPTION_FLAG, .off = AT(is_version), .help = "print the version and exit"},
+     .help = "print the whole effective configuration, and where each value is from, as --config reads it"},
+    {.name = "version", .kind = OPTION_FLAG, .off = AT(is_version), .help = "print the versions of program, shared memory and wire, and the build"},
     {.name = "help", .kind = OPTION_FLAG, .off = AT(is_help), .help = "print this and exit"},
 };
 /* clang-format on */
 #define OPTION_COUNT_ALL ((uint32_t)(sizeof(options) / sizeof(options[0])))
+_Static_assert(OPTION_COUNT_ALL <= KVF_CONFIG_OPTIONS_MAX, "origins have a place for each");
+
+const struct option *kvf_config_option(uint32_t i)
+{
+    return i < OPTION_COUNT_ALL ? &options[i] : NULL;
+}
+
+uint32_t kvf_config_option_idx(const struct option *o)
+{
+    return (uint32_t)(o - options);
+}
+
+bool kvf_config_is_action(const struct option *o)
+{
+    return o->off == AT(is_check) || o->off == AT(is_print) || o->off == AT(is_version) ||
+           o->off == AT(is_help);
+}
 
 static char *field_at(const struct option *o, struct kvf_config *config)
 {
     return (char *)config + o->off;
 }
 
-static const char *field_of(const struct option *o, const struct kvf_config *config)
+const char *kvf_config_field(const struct option *o, const struct kvf_config *config)
 {
     return (const char *)config + o->off;
 }
 
-__attribute__((format(printf, 3, 4))) static int refuse(char *ret_error, size_t cap,
-                                                        const char *format, ...)
+int kvf_config_refuse(char *ret_error, size_t cap, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -277,7 +262,7 @@ static int read_scaled(const char *text, bool has_suffix, uint64_t *ret_value)
     return 0;
 }
 
-static const char *format_size(uint64_t value, char *ret_text, size_t cap)
+const char *kvf_config_size_text(uint64_t value, char *ret_text, size_t cap)
 {
     static const char *const units[] = {"", "K", "M", "G"};
     unsigned unit = 0;
@@ -353,15 +338,15 @@ static void store_number(const struct option *o, struct kvf_config *config, uint
     }
 }
 
-static uint64_t load_number(const struct option *o, const struct kvf_config *config)
+uint64_t kvf_config_number(const struct option *o, const struct kvf_config *config)
 {
     if (o->kind == OPTION_SIZE || o->kind == OPTION_RATE) {
         uint64_t value;
-        memcpy(&value, field_of(o, config), sizeof(value));
+        memcpy(&value, kvf_config_field(o, config), sizeof(value));
         return value;
     }
     uint32_t small;
-    memcpy(&small, field_of(o, config), sizeof(small));
+    memcpy(&small, kvf_config_field(o, config), sizeof(small));
     return small;
 }
 
@@ -378,19 +363,19 @@ static int parse_number(const struct option *o, const char *text, struct kvf_con
     if (o->kind == OPTION_SIZE) {
         char low[32];
         char high[32];
-        return refuse(
+        return kvf_config_refuse(
             ret_error, cap,
             "--%s %s: must be a size from %s to %s (a number with an optional K, M or G)",
-            o->name, text, format_size(o->min, low, sizeof(low)),
-            format_size(o->max, high, sizeof(high)));
+            o->name, text, kvf_config_size_text(o->min, low, sizeof(low)),
+            kvf_config_size_text(o->max, high, sizeof(high)));
     }
-    return refuse(ret_error, cap,
-                  "--%s %s: must be a whole number from %" PRIu64 " to %" PRIu64 "%s", o->name,
-                  text, o->min / unit, o->max / unit,
-                  o->kind == OPTION_MS     ? " (milliseconds)"
-                  : o->kind == OPTION_RATE ? " (MB/s)"
-                  : o->why != NULL         ? o->why
-                                           : "");
+    return kvf_config_refuse(
+        ret_error, cap, "--%s %s: must be a whole number from %" PRIu64 " to %" PRIu64 "%s",
+        o->name, text, o->min / unit, o->max / unit,
+        o->kind == OPTION_MS     ? " (milliseconds)"
+        : o->kind == OPTION_RATE ? " (MB/s)"
+        : o->why != NULL         ? o->why
+                                 : "");
 }
 
 static int parse_word(const struct option *o, const char *text, struct kvf_config *config,
@@ -402,7 +387,7 @@ static int parse_word(const struct option *o, const char *text, struct kvf_confi
             return 0;
         }
     }
-    return refuse(ret_error, cap, "--%s %s: must be %s", o->name, text, o->value);
+    return kvf_config_refuse(ret_error, cap, "--%s %s: must be %s", o->name, text, o->value);
 }
 
 static int parse_cpu(const struct option *o, const char *text, struct kvf_config *config,
@@ -417,30 +402,42 @@ static int parse_cpu(const struct option *o, const char *text, struct kvf_config
     } else if (rest != NULL && *rest == '\0' && number <= o->max) {
         config->cpu = (int32_t)number;
     } else {
-        return refuse(ret_error, cap,
-                      "--cpu %s: must be auto, none, or a processor from 0 to %" PRIu64, text,
-                      o->max);
+        return kvf_config_refuse(
+            ret_error, cap, "--cpu %s: must be auto, none, or a processor from 0 to %" PRIu64,
+            text, o->max);
     }
     return 0;
 }
 
-static int parse_option(const struct option *o, const char *text, struct kvf_config *config,
-                        char *ret_error, size_t cap)
+static int parse_flag(const struct option *o, const char *text, struct kvf_config *config,
+                      char *ret_error, size_t cap)
+{
+    bool is_no = text != NULL && strcmp(text, "no") == 0;
+    if (text != NULL && !is_no && strcmp(text, "yes") != 0) {
+        return kvf_config_refuse(ret_error, cap, "--%s %s: must be yes or no", o->name, text);
+    }
+    *(bool *)(void *)field_at(o, config) = !is_no;
+    return 0;
+}
+
+int kvf_config_set(const struct option *o, const char *text, struct kvf_config *config,
+                   char *ret_error, size_t cap)
 {
     switch (o->kind) {
     case OPTION_TEXT:
         if (strlen(text) >= o->max) {
-            return refuse(ret_error, cap, "--%s: longer than %" PRIu64 " bytes", o->name,
-                          o->max - 1);
+            return kvf_config_refuse(ret_error, cap, "--%s: longer than %" PRIu64 " bytes",
+                                     o->name, o->max - 1);
         }
         snprintf(field_at(o, config), o->max, "%s", text);
         return 0;
     case OPTION_ADDR:
         if (kvf_addr_parse(text, &config->listen) != 0) {
-            return refuse(ret_error, cap,
-                          "--%s %s: must be a numeric ADDR:PORT or [ADDR]:PORT (names are not "
-                          "resolved), port 0 to 65535",
-                          o->name, text);
+            return kvf_config_refuse(
+                ret_error, cap,
+                "--%s %s: must be a numeric ADDR:PORT or [ADDR]:PORT (names are not "
+                "resolved), port 0 to 65535",
+                o->name, text);
         }
         return 0;
     case OPTION_COUNT:
@@ -456,11 +453,10 @@ static int parse_option(const struct option *o, const char *text, struct kvf_con
         break;
     }
     assert(o->kind == OPTION_FLAG);
-    *(bool *)(void *)field_at(o, config) = true;
-    return 0;
+    return parse_flag(o, text, config, ret_error, cap);
 }
 
-static void set_presets(struct kvf_config *config)
+void kvf_config_presets(struct kvf_config *config)
 {
     memset(config, 0, sizeof(*config));
     for (uint32_t i = 0; i < OPTION_COUNT_ALL; i++) {
@@ -479,107 +475,7 @@ static void set_presets(struct kvf_config *config)
     }
 }
 
-/* ---- the whole ------------------------------------------------------------------------------------ */
-
-static int check_name(const struct kvf_config *config, char *ret_error, size_t cap)
-{
-    static const char allowed[] =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
-    const char *name = config->name;
-    if (name[0] == '\0' || name[0] == '.' || name[0] == '-' ||
-        name[strspn(name, allowed)] != '\0') {
-        return refuse(ret_error, cap,
-                      "--name '%s': must be letters, digits, '.', '_' or '-', and begin with a "
-                      "letter, a digit or '_'",
-                      name);
-    }
-    return 0;
-}
-
-static int find_run_dir(struct kvf_config *config, char *ret_error, size_t cap)
-{
-    if (config->run_dir[0] != '\0') {
-        return 0;
-    }
-    const char *given = getenv("KVFENCE_RUN_DIR");
-    const char *user = getenv("XDG_RUNTIME_DIR");
-    char path[4096];
-    if (given != NULL && given[0] != '\0') {
-        snprintf(path, sizeof(path), "%s", given);
-    } else if (geteuid() == 0) {
-        snprintf(path, sizeof(path), "/run/kvfence");
-    } else if (user != NULL && user[0] != '\0') {
-        snprintf(path, sizeof(path), "%s/kvfence", user);
-    } else {
-        return refuse(
-            ret_error, cap,
-            "no run directory: give --run-dir, or set KVFENCE_RUN_DIR or XDG_RUNTIME_DIR");
-    }
-    size_t path_bytes = strlen(path) + 1u;
-    if (path_bytes > sizeof(config->run_dir)) {
-        return refuse(ret_error, cap, "run directory %.80s...: longer than %zu bytes", path,
-                      sizeof(config->run_dir) - 1u);
-    }
-    memcpy(config->run_dir, path, path_bytes);
-    return 0;
-}
-
-static int check_placement(const struct kvf_config *config, char *ret_error, size_t cap)
-{
-    char why[256];
-    if (kvf_placement_check_devices(config->rdma_devices, why, sizeof(why)) != 0) {
-        return refuse(ret_error, cap, "--rdma-devices %s: %s", config->rdma_devices, why);
-    }
-    if (kvf_placement_check_near(config->rdma_near, why, sizeof(why)) != 0) {
-        return refuse(ret_error, cap, "--rdma-near %s: %s", config->rdma_near, why);
-    }
-    if (config->sysfs[0] != '/') {
-        return refuse(ret_error, cap, "--sysfs %s: must be an absolute path", config->sysfs);
-    }
-    return 0;
-}
-
-static int check_whole(struct kvf_config *config, char *ret_error, size_t cap)
-{
-    char text[64];
-    int rc = check_name(config, ret_error, cap);
-    if (rc == 0) {
-        rc = check_placement(config, ret_error, cap);
-    }
-    if (rc != 0) {
-        return rc;
-    }
-    if (!config->is_listen_insecure && !kvf_addr_is_loopback(&config->listen)) {
-        return refuse(
-            ret_error, cap,
-            "--listen %s: other hosts reach this address and peers are not authenticated, so "
-            "whoever connects could write into granted pages; use a loopback address, or say "
-            "--insecure-listen if this network is trusted",
-            kvf_addr_format(&config->listen, text, sizeof(text)));
-    }
-    if (config->transport == KVF_CONFIG_LOCAL && config->local == 0) {
-        return refuse(ret_error, cap,
-                      "--local off: with --transport local nothing would move any byte");
-    }
-    rc = kvf_config_check_rdma(config, ret_error, cap);
-    if (rc == 0) {
-        rc = find_run_dir(config, ret_error, cap);
-    }
-    if (rc != 0) {
-        return rc;
-    }
-    size_t path_bytes = strlen(config->run_dir) + 1u + strlen(config->name) + sizeof(".sock");
-    if (path_bytes > sizeof(((struct sockaddr_un *)0)->sun_path)) {
-        return refuse(ret_error, cap,
-                      "%s/%s.sock: %zu bytes, a Unix socket's path takes at most %zu; choose a "
-                      "shorter --run-dir or --name",
-                      config->run_dir, config->name, path_bytes - 1u,
-                      sizeof(((struct sockaddr_un *)0)->sun_path) - 1u);
-    }
-    return 0;
-}
-
-static const struct option *find_option(const char *name, size_t name_bytes)
+const struct option *kvf_config_find(const char *name, size_t name_bytes)
 {
     for (uint32_t i = 0; i < OPTION_COUNT_ALL; i++) {
         if (strlen(options[i].name) == name_bytes &&
@@ -590,49 +486,43 @@ static const struct option *find_option(const char *name, size_t name_bytes)
     return NULL;
 }
 
-int kvf_config_parse(int argc, char *const *argv, struct kvf_config *ret_config,
-                     char *ret_error, size_t error_cap)
+/* Insertions, removals and replacements that make one of the other; names are short. */
+static uint32_t distance(const char *a, size_t a_bytes, const char *b)
 {
-    struct kvf_config config;
-    set_presets(&config);
-    for (int i = 1; i < argc; i++) {
-        const char *word = strcmp(argv[i], "-h") == 0 ? "--help" : argv[i];
-        size_t name_bytes = strncmp(word, "--", 2) == 0 ? strcspn(word + 2, "=") : 0;
-        const struct option *o = name_bytes > 0 ? find_option(word + 2, name_bytes) : NULL;
-        if (o == NULL && word[0] != '-') {
-            return refuse(ret_error, error_cap,
-                          "'%s': kvfenced takes options only, no argument; --help lists them "
-                          "all",
-                          word);
-        }
-        if (o == NULL) {
-            return refuse(ret_error, error_cap, "%s: unknown option; --help lists them all",
-                          word);
-        }
-        const char *value = word[2 + name_bytes] == '=' ? word + 3 + name_bytes : NULL;
-        if (o->kind == OPTION_FLAG && value != NULL) {
-            return refuse(ret_error, error_cap, "--%s: takes no value", o->name);
-        }
-        if (o->kind != OPTION_FLAG && value == NULL) {
-            if (i + 1 >= argc) {
-                return refuse(ret_error, error_cap, "--%s: needs a value, %s", o->name,
-                              o->value);
-            }
-            value = argv[++i];
-        }
-        int rc = parse_option(o, value, &config, ret_error, error_cap);
-        if (rc != 0) {
-            return rc;
+    uint32_t row[KVF_CONFIG_KEY_BYTES + 1u];
+    size_t b_bytes = strlen(b);
+    assert(b_bytes <= KVF_CONFIG_KEY_BYTES);
+    for (size_t j = 0; j <= b_bytes; j++) {
+        row[j] = (uint32_t)j;
+    }
+    for (size_t i = 1; i <= a_bytes; i++) {
+        uint32_t corner = row[0];
+        row[0] = (uint32_t)i;
+        for (size_t j = 1; j <= b_bytes; j++) {
+            uint32_t replaced = corner + (a[i - 1] != b[j - 1]);
+            uint32_t added = (row[j] < row[j - 1] ? row[j] : row[j - 1]) + 1u;
+            corner = row[j];
+            row[j] = replaced < added ? replaced : added;
         }
     }
-    if (!config.is_help && !config.is_version) {
-        int rc = check_whole(&config, ret_error, error_cap);
-        if (rc != 0) {
-            return rc;
+    return row[b_bytes];
+}
+
+const char *kvf_config_nearest(const char *name, size_t name_bytes)
+{
+    const char *nearest = NULL;
+    uint32_t least = (uint32_t)(name_bytes / 3u + 1u);
+    if (name_bytes == 0 || name_bytes > KVF_CONFIG_KEY_BYTES) {
+        return NULL;
+    }
+    for (uint32_t i = 0; i < OPTION_COUNT_ALL; i++) {
+        uint32_t far = distance(name, name_bytes, options[i].name);
+        if (far < least || (far == least && nearest == NULL)) {
+            least = far;
+            nearest = options[i].name;
         }
     }
-    *ret_config = config;
-    return 0;
+    return nearest;
 }
 
 uint64_t kvf_config_lane_window(const struct kvf_config *config)
@@ -654,127 +544,4 @@ uint64_t kvf_config_room_window(const struct kvf_config *config)
 bool kvf_config_moves_device_memory(const struct kvf_config *config)
 {
     return config->transport == KVF_CONFIG_VERBS;
-}
-
-/* ---- text ----------------------------------------------------------------------------------------- */
-
-static const char *word_of(const struct option *o, uint64_t value)
-{
-    for (const struct option_word *w = o->words; w->text != NULL; w++) {
-        if (w->value == value) {
-            return w->text;
-        }
-    }
-    return "?";
-}
-
-static void format_value(const struct option *o, const struct kvf_config *config,
-                         char *ret_text, size_t cap)
-{
-    switch (o->kind) {
-    case OPTION_TEXT:
-        snprintf(ret_text, cap, "%s", field_of(o, config));
-        return;
-    case OPTION_ADDR:
-        kvf_addr_format(&config->listen, ret_text, cap);
-        return;
-    case OPTION_COUNT:
-    case OPTION_MS:
-        snprintf(ret_text, cap, "%" PRIu64, load_number(o, config));
-        return;
-    case OPTION_SIZE:
-        format_size(load_number(o, config), ret_text, cap);
-        return;
-    case OPTION_RATE:
-        snprintf(ret_text, cap, "%" PRIu64, load_number(o, config) / MB);
-        return;
-    case OPTION_WORD:
-        snprintf(ret_text, cap, "%s", word_of(o, load_number(o, config)));
-        return;
-    case OPTION_CPU:
-        if (config->cpu < 0) {
-            snprintf(ret_text, cap, "%s", config->cpu == KVF_CPU_AUTO ? "auto" : "none");
-        } else {
-            snprintf(ret_text, cap, "%d", config->cpu);
-        }
-        return;
-    case OPTION_FLAG:
-        snprintf(ret_text, cap, "%s",
-                 *(const bool *)(const void *)field_of(o, config) ? "yes" : "no");
-        return;
-    }
-}
-
-/* What is done instead of serving is no part of a configuration. */
-static bool is_action(const struct option *o)
-{
-    return o->off == AT(is_check) || o->off == AT(is_print) || o->off == AT(is_version) ||
-           o->off == AT(is_help);
-}
-
-const char *kvf_config_line(const struct kvf_config *config, uint32_t i, char *ret_text,
-                            size_t cap)
-{
-    if (i >= OPTION_COUNT_ALL || is_action(&options[i])) {
-        return NULL;
-    }
-    struct kvf_config effective = *config;
-    effective.lane_window_bytes = kvf_config_lane_window(config);
-    effective.room_window_bytes = kvf_config_room_window(config);
-    char value[KVF_CONFIG_DEVICES_BYTES];
-    char asked[KVF_CONFIG_DEVICES_BYTES];
-    format_value(&options[i], &effective, value, sizeof(value));
-    format_value(&options[i], config, asked, sizeof(asked));
-    bool is_as_asked = strcmp(value, asked) == 0;
-    snprintf(ret_text, cap, "%s = %s%s%s%s", options[i].name, value,
-             is_as_asked ? "" : "   (asked ", is_as_asked ? "" : asked, is_as_asked ? "" : ")");
-    return ret_text;
-}
-
-void kvf_config_print(const struct kvf_config *config, FILE *out)
-{
-    char line[KVF_CONFIG_LINE_BYTES];
-    for (uint32_t i = 0; kvf_config_line(config, i, line, sizeof(line)) != NULL; i++) {
-        fprintf(out, "%s\n", line);
-    }
-}
-
-static void print_help_text(const char *text, FILE *out)
-{
-    for (const char *at = text; *at != '\0';) {
-        size_t bytes = strcspn(at, "\n");
-        fprintf(out, "      %.*s\n", (int)bytes, at);
-        at += bytes + (at[bytes] == '\n');
-    }
-}
-
-void kvf_config_help(FILE *out)
-{
-    struct kvf_config presets;
-    set_presets(&presets);
-    presets.placement = KVF_CONFIG_CHECKED; /* of tcp, which is the default too */
-    fprintf(out,
-            "kvfenced: moves KV pages between workers and proves when they may be reused.\n"
-            "Run one beside each GPU worker; engines attach through libkvfence.\n\n"
-            "usage: kvfenced [options]        sizes take K, M, G (powers of 1024)\n"
-            "  kvfenced --name gpu0                    a daemon for engines on this host\n"
-            "  kvfenced --name gpu0 --print-config     what it would run with\n\n");
-    for (uint32_t i = 0; i < OPTION_COUNT_ALL; i++) {
-        const struct option *o = &options[i];
-        char value[KVF_CONFIG_DEVICES_BYTES] = "";
-        format_value(o, &presets, value, sizeof(value));
-        if (o->kind == OPTION_FLAG) {
-            fprintf(out, "  --%s\n", o->name);
-        } else if (value[0] == '\0') {
-            fprintf(out, "  --%s %s\n", o->name, o->value);
-        } else {
-            fprintf(out, "  --%s %s   (default %s)\n", o->name, o->value, value);
-        }
-        print_help_text(o->help, out);
-    }
-    fprintf(
-        out,
-        "\nWhen it serves it prints one line beginning with \"kvfenced: ready\" on stdout.\n"
-        "Exit status: 0 clean; 1 internal error; 2 bad options; 3 could not start;\n"
-        "4 the grace period was over and rooms had to be fenced.\n");
 }

@@ -14,7 +14,13 @@
 #define KVF_CONFIG_DEVICES_BYTES 256
 #define KVF_CONFIG_NEAR_BYTES 32
 #define KVF_CONFIG_GID_BYTES 48
+#define KVF_CONFIG_PATH_BYTES 256
 #define KVF_CONFIG_LANES_MAX 8u
+#define KVF_CONFIG_OPTIONS_MAX 96u
+#define KVF_CONFIG_KEY_BYTES 32u
+/* What is wrong with a whole file, a sentence for each of its lines, KVF_CONFIG_FAULTS_MAX of them at most. */
+#define KVF_CONFIG_FAULTS_MAX 16u
+#define KVF_CONFIG_ERROR_BYTES 16384
 
 /* The numbers of the wire (worker.c asserts it): this folder knows no protocol. */
 enum kvf_config_transport { KVF_CONFIG_TCP = 1, KVF_CONFIG_VERBS = 2, KVF_CONFIG_LOCAL = 4 };
@@ -23,6 +29,7 @@ enum kvf_config_engine { KVF_CONFIG_AUTO = 0, KVF_CONFIG_SOCKETS = 1, KVF_CONFIG
 enum kvf_spin { KVF_SPIN_AUTO = 0, KVF_SPIN_ON = 1, KVF_SPIN_OFF = 2 };
 
 struct kvf_config {
+    char config_file[KVF_CONFIG_PATH_BYTES]; /* "": none was read */
     char name[KVF_CONFIG_NAME_BYTES];
     char run_dir[KVF_CONFIG_DIR_BYTES];
     struct kvf_addr_shm listen;
@@ -69,8 +76,20 @@ struct kvf_config {
     bool is_help;
 };
 
-/* Reads the command line over the defaults, checks every value and how they fit together. 0, or -EINVAL
- * with a sentence in ret_error. Reads $KVFENCE_RUN_DIR and $XDG_RUNTIME_DIR if --run-dir is absent. */
+/* Where each value came from, by the option's place in the table. */
+struct kvf_config_origins {
+    uint32_t lines[KVF_CONFIG_OPTIONS_MAX]; /* of the file; 0: the default */
+};
+#define KVF_CONFIG_LINE_COMMAND UINT32_MAX /* the command line */
+#define KVF_CONFIG_FROM_BYTES (KVF_CONFIG_PATH_BYTES + 16)
+
+/* Reads the command line over the file that --config names over the defaults, checks every value and how they
+ * fit together. 0, or -EINVAL with a sentence in ret_error; of a file with a sentence for every bad line, each
+ * "PATH:LINE: CODE: SENTENCE" on a line of its own (host/README.md has the codes). Outputs are untouched then.
+ * Reads $KVFENCE_RUN_DIR and $XDG_RUNTIME_DIR if no run-dir is given. */
+int kvf_config_read(int argc, char *const *argv, struct kvf_config *ret_config,
+                    struct kvf_config_origins *ret_origins, char *ret_error, size_t error_cap);
+/* The same without the origins. */
 int kvf_config_parse(int argc, char *const *argv, struct kvf_config *ret_config,
                      char *ret_error, size_t error_cap);
 
@@ -98,10 +117,15 @@ uint64_t kvf_config_room_window(const struct kvf_config *config);
 bool kvf_config_moves_device_memory(const struct kvf_config *config);
 
 void kvf_config_help(FILE *out);
-/* One "name = value" line per option, as kvf_config_parse would read it back. The values are the effective
- * ones; behind a window that was lowered stands "   (asked VALUE)". */
-void kvf_config_print(const struct kvf_config *config, FILE *out);
-/* Line `i` of the same, without its newline, or NULL after the last: for logs. Of this size none is cut. */
+/* The effective values as a file that --config reads; behind each, as a comment, where it came from, and what
+ * was asked if a window was lowered. */
+void kvf_config_print(const struct kvf_config *config, const struct kvf_config_origins *origins,
+                      FILE *out);
+/* "default", "command line", "PATH:LINE" or "$NAME", for the option in place `i`. Returns ret_text. */
+const char *kvf_config_origin(const struct kvf_config_origins *origins, uint32_t i,
+                              const struct kvf_config *config, char *ret_text, size_t cap);
+/* "name = value" of option `i`, or NULL after the last: for logs. Behind a window that was lowered stands
+ * "   (asked VALUE)". Of this size none is cut. */
 #define KVF_CONFIG_LINE_BYTES (2 * KVF_CONFIG_DEVICES_BYTES + 64)
 const char *kvf_config_line(const struct kvf_config *config, uint32_t i, char *ret_text,
                             size_t cap);

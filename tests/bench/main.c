@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ring/about/about.h"
 #include "tests/bench/commands.h"
 
 typedef int (*measure_fn)(const struct kvf_bench_options *options,
@@ -57,7 +58,7 @@ int main(int argc, char **argv)
         return 0;
     }
     if (options.is_version) {
-        printf("kvfence-bench %s (libkvfence %s)\n", KVF_VERSION, kvf_version());
+        kvf_about_print("kvfence-bench", stdout);
         return 0;
     }
     return run(&options);

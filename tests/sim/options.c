@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ring/about/about.h"
 #include "tests/sim/parts.h"
 
 const char *const sim_plant_names[SIM_PLANTS] = {
@@ -292,7 +293,7 @@ static int take_option(struct sim_options *o, int option, const char *text)
         print_help();
         return SIM_EXIT_PASSED;
     case OPT_VERSION:
-        puts("kvfence-sim " KVF_VERSION);
+        kvf_about_print("kvfence-sim", stdout);
         return SIM_EXIT_PASSED;
     default: /* getopt said what was wrong */
         fputs("kvfence-sim: --help says what is known\n", stderr);

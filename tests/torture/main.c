@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "client/kvfence.h"
+#include "ring/about/about.h"
 #include "tests/torture/launch.h"
 #include "tests/torture/options.h"
 #include "tests/torture/report.h"
@@ -15,8 +16,9 @@
 #define DONOR_PAGES_MIN 16u
 
 #define TRACE_IN_TREE "tests/data/conversation.csv"
+#define TRACE_INSTALLED "share/kvfence/conversation.csv"
 
-/* The table of the tree: from where this program was built, or from the source tree it was built in. */
+/* The table of the tree: from where this program was built, where it is installed, or from the source tree. */
 static const char *standard_trace(char *buf, size_t cap)
 {
     if (kvf_program_path("../../" TRACE_IN_TREE, buf, cap) == 0 && access(buf, R_OK) == 0) {
@@ -25,6 +27,9 @@ static const char *standard_trace(char *buf, size_t cap)
             memcpy(buf, real, strlen(real) + 1);
         }
         free(real);
+        return buf;
+    }
+    if (kvf_program_path("../" TRACE_INSTALLED, buf, cap) == 0 && access(buf, R_OK) == 0) {
         return buf;
     }
     return KVF_SOURCE_DIR "/" TRACE_IN_TREE;
@@ -119,7 +124,7 @@ int main(int argc, char **argv)
         if (options.is_help) {
             kvf_options_help(stdout);
         } else {
-            printf("kvfence-torture %s (libkvfence %s)\n", KVF_VERSION, kvf_version());
+            kvf_about_print("kvfence-torture", stdout);
         }
         return 0;
     }

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
@@ -316,13 +317,26 @@ int kvf_program_path(const char *beside, char *ret_path, size_t cap)
         return -errno;
     }
     ret_path[n] = 0;
-    if (beside != NULL) {
-        char *slash = strrchr(ret_path, '/');
-        size_t used = (size_t)(slash + 1 - ret_path);
-        if (used + strlen(beside) >= cap) {
+    if (beside == NULL) {
+        return 0;
+    }
+    /* Built, all programs lie in one folder; installed, the daemon and the proxy have their own. */
+    static const char *const folders[] = {"", "../sbin/", "../libexec/kvfence/"};
+    size_t used = (size_t)(strrchr(ret_path, '/') + 1 - ret_path);
+    char found[PATH_MAX];
+    for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]); i++) {
+        int bytes =
+            snprintf(found, sizeof(found), "%.*s%s%s", (int)used, ret_path, folders[i], beside);
+        if (bytes < 0 || (size_t)bytes >= cap || (size_t)bytes >= sizeof(found)) {
             return -ENAMETOOLONG;
         }
-        memcpy(slash + 1, beside, strlen(beside) + 1);
+        bool is_there = access(found, F_OK) == 0;
+        if (is_there || i == 0) { /* nowhere: the place beside is what is complained of */
+            memcpy(ret_path, found, (size_t)bytes + 1u);
+        }
+        if (is_there) {
+            return 0;
+        }
     }
     return 0;
 }

@@ -53,7 +53,7 @@ int kvf_process_tie_to_parent(pid_t parent, int signal_number);
 int kvf_run_dir_create(char *ret_path, size_t cap);
 /* Copies its logs to keep_logs (NULL: no), prefixed; then removes it with everything in it. */
 void kvf_run_dir_remove(const char *path, const char *keep_logs, const char *prefix);
-/* Path of this program's own file, or of a program beside it. 0 or -errno. */
+/* Path of this program's own file, or of a program beside it, built or installed. 0 or -errno. */
 int kvf_program_path(const char *beside, char *ret_path, size_t cap);
 
 /* CLOCK_MONOTONIC, the same for every process of the machine. */

@@ -394,7 +394,7 @@ Test(stat, bad_options_are_usage_errors_with_a_sentence)
     expect(&said, KVF_STAT_EXIT_UNREADABLE, "", "/does/not/exist: No such file");
     forget(&said);
     said = run("--version", NULL, NULL, NULL);
-    expect(&said, KVF_STAT_EXIT_SHOWN, "kvfence-stat " KVF_VERSION "\n", "");
+    expect(&said, KVF_STAT_EXIT_SHOWN, "kvfence-stat " KVF_VERSION "\nlayout ", "");
     forget(&said);
     said = run("--help", NULL, NULL, NULL);
     expect(&said, KVF_STAT_EXIT_SHOWN, "How to read the table", "");
