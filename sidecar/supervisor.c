@@ -64,6 +64,9 @@ static void stop(struct kvf_supervisor *s, int signo)
             s->config.grace_ms);
     s->is_stopping = true;
     kvf_sup_show_stopping(s);
+    kvf_notify_stopping(&s->notify,
+                        s->config.grace_ms * UINT64_C(1000) + kvf_bound_worst_us(&s->config));
+    kvf_notify_status(&s->notify, "stops; running rooms have %u ms", s->config.grace_ms);
     s->is_memory_free = true; /* nobody waits for memory any more */
     if (s->worker == WORKER_NONE) {
         s->exit_status = s->reaped_rooms > 0 ? KVF_EXIT_FENCED : KVF_EXIT_CLEAN;
@@ -182,6 +185,7 @@ static int wait_ms(const struct kvf_supervisor *s)
             ? s->beat_looked_ns + s->config.watchdog_ms * KVF_NS_PER_MS / 4u
             : UINT64_MAX,
         s->accept_again_ns != 0 ? s->accept_again_ns : UINT64_MAX,
+        kvf_notify_deadline(&s->notify),
         kvf_sup_operators_deadline(s),
         s->is_memory_free ? s->now_ns : kvf_sup_regions_deadline(s),
     };
@@ -242,6 +246,7 @@ static void run(struct kvf_supervisor *s)
         if (s->exit_status < 0) {
             run_timers(s);
         }
+        kvf_notify_turn(&s->notify, s->now_ns);
     }
 }
 
@@ -366,6 +371,7 @@ int kvf_supervisor_main(const struct kvf_config *config)
     char who[64];
     snprintf(who, sizeof(who), "%s/supervisor", config->name);
     kvf_log_init(who, (enum kvf_log_level)config->log_level);
+    kvf_notify_open(&s->notify, s->now_ns);
     raise_limits();
     if (prepare(s) != 0 || open_house(s) != 0) {
         return leave_failed_start(s);

@@ -12,6 +12,7 @@
 #include "ring/segment.h"
 #include "ring/stats.h"
 #include "sidecar/host/config.h"
+#include "sidecar/host/notify.h"
 #include "sidecar/link.h"
 #include "sidecar/run_dir.h"
 #include "sidecar/supervisor.h"
@@ -158,6 +159,7 @@ struct kvf_supervisor {
     struct kvf_run_dir dir;
     uint64_t supervisor_id;
     uint64_t now_ns;
+    struct kvf_notify notify; /* the service manager, if there is one */
     int epoll_fd;
     int signal_fd;
     int stats_fd;                /* writable, for workers */

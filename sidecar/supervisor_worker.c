@@ -308,6 +308,8 @@ void kvf_sup_worker_ended(struct kvf_supervisor *s)
         s->exit_status = s->fenced_rooms > 0 ? KVF_EXIT_FENCED : KVF_EXIT_CLEAN;
     } else {
         schedule_next(s);
+        kvf_notify_status(&s->notify, "worker %d has ended, the next one follows",
+                          (int)s->worker_pid);
     }
 }
 
@@ -520,7 +522,10 @@ static void on_ready(struct kvf_supervisor *s, const struct kvf_link_msg *msg)
                s->config.name, s->config.run_dir, s->config.name, listen, s->epoch,
                (int)getpid(), (int)s->worker_pid, engine_name(msg->code));
         fflush(stdout);
+        kvf_notify_ready(&s->notify);
     }
+    kvf_notify_status(&s->notify, "serves on %s, worker %d, start %u", listen,
+                      (int)s->worker_pid, s->worker_starts);
 }
 
 static void on_stopped(struct kvf_supervisor *s, const struct kvf_link_msg *msg)
