@@ -258,9 +258,9 @@ static void other_version_knocks(void)
 /* And where such a daemon is the one that a room names: the room fails at once, and says that it was refused. */
 static void other_version_answers(void)
 {
-    start();
+    struct daemon *alone = daemon_start("decode", "--connect-ms", "600000", NULL);
     struct geometry geometry = SIXTEEN_BY_FOUR;
-    struct engine *sink = engine_start(decode, &geometry, 0);
+    struct engine *sink = engine_start(alone, &geometry, 0);
     for (int step = -1; step <= 1; step += 2) {
         struct sockaddr_in addr = {.sin_family = AF_INET,
                                    .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -280,7 +280,8 @@ static void other_version_answers(void)
         int fd = accept(listener, NULL, NULL);
         CHECK(fd >= 0, "accept: %s", strerror(errno));
         say(fd, frame, bytes);
-        room_expect_reason(sink, room, KVF_E_PEER_REFUSED, 2000); /* and not at --connect-ms */
+        room_expect_reason(sink, room, KVF_E_PEER_REFUSED,
+                           WAIT_MS); /* and not at --connect-ms */
         CHECK_IS(room_info(sink, room).detail, ENOTSUP, "why");
         room_expect_proof(sink, room, KVF_NEVER_POSTED);
         room_release(sink, room);
@@ -288,7 +289,7 @@ static void other_version_answers(void)
         close(listener);
     }
     engine_stop(sink);
-    stop();
+    daemons_stop();
 }
 
 static void unknown_lane(void)
