@@ -205,6 +205,7 @@ struct kvf_daemon_info {
     uint64_t loop_count;     /* turns of the worker's loop */
     uint64_t events_lost;
 };
+/* What the daemon says of itself in shared memory: no system call. Any thread. -KVF_E_OPTION (size_bytes). */
 int kvf_daemon_info(kvf_client *client, struct kvf_daemon_info *ret_info);
 
 /* ---- memory --------------------------------------------------------------------------------------- */
@@ -224,6 +225,8 @@ int kvf_pool_create(const struct kvf_pool_opts *opts, kvf_pool **ret_pool);
 /* Takes memory the engine made itself: a memfd with F_SEAL_SHRINK (and hugetlb if the engine likes).
  * The descriptor is duplicated. -KVF_E_NO_SEAL, -KVF_E_MEMORY_RANGE, -errno. */
 int kvf_pool_adopt(int fd, uint64_t bytes, kvf_pool **ret_pool);
+/* Where a pool is mapped here (NULL in a forked child), its bytes, its descriptor, its page size. Any thread; a NULL pool
+ * has no address, no bytes and no descriptor. */
 void *kvf_pool_addr(const kvf_pool *pool);
 uint64_t kvf_pool_bytes(const kvf_pool *pool);
 int kvf_pool_fd(const kvf_pool *pool);              /* owned by the pool */
@@ -276,10 +279,10 @@ int kvf_region_register(kvf_client *client, const struct kvf_region_opts *opts,
  * stands in the way: a client, a slot, a generation. Terminated, cut to text_bytes; "" if there was none.
  * Any thread. -EINVAL (text NULL, text_bytes 0), -KVF_E_FORKED. */
 int kvf_last_refusal(kvf_client *client, char *text, size_t text_bytes);
-/* -KVF_E_REGION_BUSY while a room still names a page of it, -KVF_E_UNKNOWN_REGION. */
+/* Lets go of a region. -KVF_E_REGION_BUSY while a room still names a page of it, -KVF_E_UNKNOWN_REGION. */
 int kvf_region_unregister(kvf_client *client, uint32_t region);
 
-/* The ledger: 1 if none of the n pages is lent to a room, 0 if at least one is (its position in the list
+/* Asks the ledger about pages: 1 if none of the n pages is lent to a room, 0 if at least one is (its position in the list
  * through ret_position, may be NULL), negative for a bad region or page. An allocator asks this before
  * it hands pages out, and so catches every release path that forgot to ask the room. Lent lasts from the
  * return of the call that lends until proof, through a restart of the daemon too. No system call. On 1
@@ -400,6 +403,8 @@ struct kvf_room_info {
      * state then still says so. */
     uint64_t group_waits;
 };
+/* More of a room than its state, for logs and for finding out why. No system call. Any thread.
+ * -KVF_E_STALE_ROOM, -KVF_E_UNKNOWN_ROOM, -KVF_E_OPTION (size_bytes). */
 int kvf_room_info(kvf_client *client, kvf_room room, struct kvf_room_info *ret_info);
 
 /* Waits until the room is KVF_FAILED or KVF_SUCCESS: the state, or -ETIMEDOUT. A timeout changes
