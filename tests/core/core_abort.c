@@ -178,7 +178,7 @@ Test(core_abort, an_abort_while_parked_is_answered_by_decline)
     pair_abort(sink);
     pair_expect_held(sink);
     pair_settle(p);
-    pair_expect(sink, KVF_OUTCOME_FAILED, KVF_PROOF_NEVER_POSTED, KVF_E_ABORTED);
+    pair_expect(sink, KVF_OUTCOME_FAILED, pair_declined(p), KVF_E_ABORTED);
     cr_assert_eq(pair_count(p, 0, KVF_COUNT_GRANTS_DECLINED), 1);
     struct pair_room *source = pair_source(p, 1, 7);
     pair_expect(source, KVF_OUTCOME_FAILED, KVF_PROOF_NEVER_POSTED, KVF_E_PEER_ABORTED);

@@ -305,7 +305,7 @@ Test(core_fan, one_sink_too_many_is_told_that_the_room_is_gone)
     pair_settle(p);
     struct pair_room *second = pair_sink(p, 2, 0, 7, 0, 8);
     pair_settle(p);
-    pair_expect(second, KVF_OUTCOME_FAILED, KVF_PROOF_NEVER_POSTED, KVF_E_PEER_ROOM_GONE);
+    pair_expect(second, KVF_OUTCOME_FAILED, pair_declined(p), KVF_E_PEER_ROOM_GONE);
     (void)pair_submit(source, 0, 0, 8, true);
     pair_settle(p);
     pair_expect(first, KVF_OUTCOME_SUCCESS, KVF_PROOF_LANDED, 0);

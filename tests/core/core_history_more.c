@@ -364,7 +364,7 @@ Test(history, h36_an_abort_cell_scanned_before_the_open_was_read_is_not_lost)
     pair_expect(early, KVF_OUTCOME_FAILED, KVF_PROOF_NEVER_POSTED, 5);
     struct pair_room *late = pair_sink(p, 0, 1, 8, 0, 4);
     pair_settle(p);
-    pair_expect(late, KVF_OUTCOME_FAILED, KVF_PROOF_NEVER_POSTED, KVF_E_PEER_ROOM_GONE);
+    pair_expect(late, KVF_OUTCOME_FAILED, pair_declined(p), KVF_E_PEER_ROOM_GONE);
     pair_finish(p);
 }
 

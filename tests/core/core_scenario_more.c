@@ -115,8 +115,7 @@ Test(scenario, b14_two_daemons_that_abort_at_each_other_through_full_sockets_bot
         }
         for (uint32_t i = 0; i < ROOMS; i++) {
             for (uint32_t d = 0; d < 2; d++) {
-                pair_expect(rooms[d][i], KVF_OUTCOME_FAILED, KVF_PROOF_NEVER_POSTED,
-                            KVF_E_ABORTED);
+                pair_expect(rooms[d][i], KVF_OUTCOME_FAILED, pair_declined(p), KVF_E_ABORTED);
             }
         }
     }

@@ -429,6 +429,8 @@ uint32_t pair_unproven(const struct pair_room *r);
 /* Ends the test unless the room is drained with just this. */
 void pair_expect(const struct pair_room *r, enum kvf_outcome outcome, enum kvf_proof proof,
                  uint32_t reason);
+/* What proves a grant that its source declined: over queue pairs a DRAIN behind whatever it may have posted. */
+enum kvf_proof pair_declined(const struct pair *p);
 void pair_expect_held(const struct pair_room *r);
 
 /* Called by the movers. */

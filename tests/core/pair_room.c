@@ -632,6 +632,11 @@ uint32_t pair_unproven(const struct pair_room *r)
     return view.unproven;
 }
 
+enum kvf_proof pair_declined(const struct pair *p)
+{
+    return p->options.are_queue_pairs ? KVF_PROOF_PEER_DRAINED : KVF_PROOF_NEVER_POSTED;
+}
+
 void pair_expect(const struct pair_room *r, enum kvf_outcome outcome, enum kvf_proof proof,
                  uint32_t reason)
 {
