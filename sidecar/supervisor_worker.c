@@ -182,6 +182,22 @@ static void count_reaped(struct kvf_supervisor *s)
     kvf_stats_end(s->stats);
 }
 
+/* Whoever would have sent it is dead, and an engine may sleep on its descriptor alone. There are no events of these
+ * rooms: the number of lost ones makes the engine look at all. */
+static void wake_engine(const struct sup_client *c)
+{
+    struct kvf_segment_shm *shm = c->segment.shm;
+    /* D2 (seq_cst): it stands for the words that were stored before it; of the look that follows and the library's
+     * arming, one sees the other side's store. */
+    atomic_fetch_add_explicit(&shm->events_lost, 1, memory_order_seq_cst);
+    if (atomic_load_explicit(&shm->events_armed, memory_order_seq_cst) != 0 &&
+        atomic_exchange_explicit(&shm->events_armed, 0, memory_order_seq_cst) != 0) {
+        char byte = 1;
+        ssize_t put = send(c->event_fd, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+        (void)put; /* full: it is readable already */
+    }
+}
+
 void kvf_sup_reap_rooms(struct kvf_supervisor *s, struct sup_client *c)
 {
     uint32_t worker_gone = 0;
@@ -212,6 +228,7 @@ void kvf_sup_reap_rooms(struct kvf_supervisor *s, struct sup_client *c)
     s->uncounted[SUP_COUNT_ENGINE_GONE] += engine_gone;
     count_reaped(s);
     if (worker_gone + engine_gone + leased > 0) {
+        wake_engine(c);
         kvf_log(KVF_LOG_WARN,
                 "client %u (%s): %u rooms drained by the worker's end, %u wait for external "
                 "leases or "

@@ -551,6 +551,43 @@ static void worker_stuck(void)
     daemons_stop();
 }
 
+/* Nobody calls kvf_wait here, and the next worker has nothing to say of rooms that its predecessor's end has drained. */
+static void descriptor_tells_of_a_workers_end(void)
+{
+    start_with("posted", "50");
+    kvf_room in;
+    kvf_room out;
+    open_both(200, &in, &out);
+    room_wait_placed(to, in, 10 * to->page_bytes, WAIT_MS);
+    int fd = kvf_event_fd(to->client);
+    CHECK(fd >= 0, "event_fd: %d", fd);
+    struct kvf_event events[16];
+    int n;
+    while ((n = kvf_events_next(to->client, events, 16)) != 0) {
+        CHECK(n > 0 || n == -EOVERFLOW, "events_next: %d", n);
+    }
+    CHECK_IS(kvf_drained(to->client, in), -EAGAIN, "drained before the kill");
+    uint64_t start_ns = now_ns();
+    CHECK(kill(decode->worker, SIGKILL) == 0, "kill");
+    struct pollfd sleep_on = {.fd = fd, .events = POLLIN};
+    bool must_scan = false;
+    while (kvf_drained(to->client, in) == -EAGAIN) {
+        uint64_t gone_ms = (now_ns() - start_ns) / 1000000u;
+        CHECK(gone_ms < 3000 && poll(&sleep_on, 1, (int)(3000 - gone_ms)) == 1,
+              "the descriptor is quiet");
+        while ((n = kvf_events_next(to->client, events, 16)) != 0) {
+            must_scan = must_scan || n == -EOVERFLOW;
+        }
+    }
+    CHECK(must_scan, "rooms changed without an event, and it was not said");
+    room_expect_proof(to, in, KVF_WORKER_GONE);
+    room_release(to, in);
+    room_end(from, out, WAIT_MS);
+    engine_stop(from);
+    engine_stop(to);
+    daemons_stop();
+}
+
 /* The source's worker: its pages are read no more, and the sink's room is fenced or drained. */
 static void source_worker_killed(void)
 {
@@ -672,6 +709,8 @@ int main(int argc, char **argv)
         {"a_frozen_peer_daemon_is_fenced_and_refused_when_it_thaws_posted", peer_frozen_posted,
          0},
         {"a_killed_worker_drains_its_rooms_and_the_next_serves", worker_killed, 0},
+        {"a_sleeper_on_the_descriptor_alone_hears_of_its_workers_end",
+         descriptor_tells_of_a_workers_end, 0},
         {"e7_a_stuck_worker_is_ended_within_the_worst_bound", worker_stuck, 0},
         {"a_killed_source_worker_lets_go_of_the_pages_it_read", source_worker_killed, 0},
         {"sigterm_serves_running_rooms_within_the_grace_period", term_within_grace, 0},
