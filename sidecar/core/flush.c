@@ -138,7 +138,7 @@ void kvf_core_flushed(struct kvf_core *core, uint64_t now_ns, uint32_t client, u
     assert(core->clients[client].flushes_out > 0); /* it stays until all are answered */
     core->clients[client].flushes_out--;
     kvf_client_check_quiet(core, client); /* a released room may have been the last */
-    if (!core->clients[client].is_used || r->generation != generation || !r->is_flush_asked) {
+    if (r->generation != generation || !r->is_flush_asked) {
         kvf_count(core, KVF_COUNT_STALE_LANE_EVENTS);
         return;
     }

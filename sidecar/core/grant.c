@@ -293,9 +293,11 @@ void kvf_grant_close(struct kvf_core *core, uint64_t now_ns, uint32_t grant)
         return;
     }
     bool is_proven = g->proven_mask == g->lane_mask;
+    /* A grant that is proven ends with that, unless its room waits for another one, or for the reason. */
+    assert(!is_proven || g->is_retired || g->is_stopped);
     if (g->is_declined) {
         g->owes_tell = true; /* the source let go of it, and its room waits for another */
-    } else if (!is_proven || g->is_retired || g->is_stopped) {
+    } else {
         g->owes_abort = true; /* once more, if it was told to keep its room open */
         kvf_list_push(&core->peers[g->peer].owed, grant);
         kvf_peer_owe(core, g->peer);
@@ -305,10 +307,10 @@ void kvf_grant_close(struct kvf_core *core, uint64_t now_ns, uint32_t grant)
         kvf_list_push(&core->grant_deadlines, grant);
         kvf_core_due(core, g->deadline_ns);
     }
-    if (is_proven && (g->is_retired || g->is_stopped)) {
+    if (is_proven) {
         count_out(core, g, KVF_PROOF_NONE);
         kvf_grant_settle(core, now_ns, grant);
-    } else if (!is_proven && core->config.placement == KVF_PLACEMENT_CHECKED) {
+    } else if (core->config.placement == KVF_PLACEMENT_CHECKED) {
         /* Whoever places asks kvf_core_place before every receive, on this thread. */
         g->is_revoked = true;
         count_out(core, g, KVF_PROOF_REVOKED);
@@ -375,7 +377,7 @@ static void grant_proven(struct kvf_core *core, uint64_t now_ns, uint32_t grant)
         if (landed && g->is_by_device) {
             count_device_bytes(core, g);
         }
-        if (r->phase == KVF_PHASE_OPEN && landed && g->placed_bytes != g->total_bytes) {
+        if (landed && r->phase == KVF_PHASE_OPEN && g->placed_bytes != g->total_bytes) {
             kvf_room_close(core, now_ns, room, KVF_OUTCOME_FAILED, KVF_E_SHORT, 0);
         } else if (landed) {
             r->landed_count++;

@@ -34,7 +34,9 @@ void kvf_grant_retire(struct kvf_core *core, uint64_t now_ns, uint32_t grant)
     }
     kvf_room_wait_again(core, now_ns, g->room);
     /* What still comes is worth nothing; where we place ourselves it costs no memory either. */
-    g->is_revoked = g->is_revoked || core->config.placement == KVF_PLACEMENT_CHECKED;
+    if (core->config.placement == KVF_PLACEMENT_CHECKED) {
+        g->is_revoked = true;
+    }
     g->owes_abort = true;
     kvf_list_push(&core->peers[g->peer].owed, grant);
     kvf_peer_owe(core, g->peer);

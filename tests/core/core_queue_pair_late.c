@@ -124,7 +124,7 @@ Test(queue_pair_late, a_table_of_regions_that_other_peers_fill_declines_until_on
     struct pair_room *sink = pair_sink(p, 2, 1, 7, 0, 4);
     (void)pair_submit(source, 0, 0, 4, true);
     pair_settle(p);
-    pair_expect(sink, KVF_OUTCOME_FAILED, KVF_PROOF_NEVER_POSTED, KVF_E_PEER_BUSY);
+    pair_expect(sink, KVF_OUTCOME_FAILED, KVF_PROOF_PEER_DRAINED, KVF_E_PEER_BUSY);
     cr_assert_eq(sink->view.detail, KVF_E_RESOURCES);
     cr_assert_eq(p->daemons[1].core->remote_fresh, 1);
     pair_warm(p, 0, 1); /* who has a place keeps it */
