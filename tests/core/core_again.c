@@ -304,7 +304,7 @@ Test(core_again, a_sink_that_loses_a_lane_in_the_middle_of_its_next_grant_keeps_
 Test(core_again, half_a_grant_in_a_place_that_is_not_there_ends_nothing_with_it)
 {
     struct scene s = begin(1);
-    grant_named(&s, &(struct named){.nonce = 3, .label = KEY, .key = KEY + 1, .lane = 0});
+    grant_named(&s, &(struct named){.nonce = 3, .label = KEY + 1, .key = KEY + 1, .lane = 0});
     cr_assert_eq(pair_gauge(s.p, 0, KVF_GAUGE_PARKED), 1);
     for (uint32_t i = 0; i < 2; i++) {
         half_of(&s, i == 0 ? 77 : 3); /* nobody's, and one that waits for its room */
@@ -313,6 +313,14 @@ Test(core_again, half_a_grant_in_a_place_that_is_not_there_ends_nothing_with_it)
         cr_assert_eq(pair_phase(s.source), KVF_PHASE_OPEN);
         cr_assert_eq(pair_gauge(s.p, 0, KVF_GAUGE_PARKED), 1);
     }
+    /* The one that waited is none the worse for it: its own source still tells it of its end. */
+    struct pair_room *late =
+        pair_open_source(s.p, 0, &(struct pair_open){.key = KEY + 1, .sink_count = 1});
+    pair_settle(s.p);
+    cr_assert_eq(answer_of(&s, 3), 0);
+    pair_abort(late);
+    pair_settle(s.p);
+    cr_assert_eq(pair_frames_of(s.h.c, PAIR_SINK, KVF_WIRE_ENDED), 1);
     finish(&s);
 }
 
