@@ -20,7 +20,7 @@ from ._library import EventStruct, lib
 
 EVENTS_PER_CALL = 64
 ROUNDS_PER_TAKE = 64  # then other things of the loop have their turn
-# The descriptor says what the worker stores. The end of a worker is stored by others: kvf_events_next asks
+# The descriptor says what a daemon stores. The end of a whole daemon is stored by nobody: kvf_events_next asks
 # the kernel for it, at most this often, as kvf_wait does. It frees nothing; what it finds is a proof.
 LOOK_S = 0.1
 
