@@ -175,7 +175,8 @@ Test(queue_pair, the_newest_epoch_is_opened_once_the_old_one_is_fenced_and_no_ot
     uint32_t qpn = p->last_qpn;
     for (uint32_t i = 0; i < 3; i++) {
         pair_stream_lose(p, sink_end(p, 0), PAIR_SINK);
-        pair_advance(p, 80 * PAIR_MS); /* another end of ours, tried ever more rarely, and its LANE */
+        pair_advance(
+            p, 80 * PAIR_MS); /* another end of ours, tried ever more rarely, and its LANE */
         cr_assert_neq(sink_end(p, 0), NULL);
         cr_assert_eq(sink_end(p, 0)->epoch, 2 + i);
     }
