@@ -83,10 +83,15 @@ Test(regrant_words, a_source_that_stopped_for_a_lane_and_says_so_last_is_granted
         drain(&s, 0);
         drain(&s, 1);
         cr_assert_eq(pair_count(s.p, 0, KVF_COUNT_REGRANTS), 0, "nobody knows why");
+        s.h.c->hold_write[PAIR_SINK] = true; /* our ABORT waits, and that is not its fault */
         say(&s, KVF_WIRE_ENDED, s.g.nonce);
+        pair_advance(s.p, 510 * PAIR_MS);
+        cr_assert(s.h.c->is_open[PAIR_SINK], "the deadline was that of its reason");
+        s.h.c->hold_write[PAIR_SINK] = false;
+        pair_settle(s.p);
         expect_again(&s);
-        pair_advance(s.p, 510 * PAIR_MS); /* the deadline of its reason is not the new one's */
-        cr_assert_eq(pair_phase(s.sink), KVF_PHASE_OPEN);
+        pair_advance(s.p, 510 * PAIR_MS);
+        cr_assert_eq(pair_phase(s.sink), KVF_PHASE_OPEN, "nor does the new one have it");
         pair_abort(s.sink);
         hostile_finish(s.p);
     }
@@ -181,15 +186,18 @@ Test(regrant_words, an_accept_behind_drains_and_an_abort_frees_the_record_and_it
         struct scene s = begin(placements[i]);
         drain(&s, 0);
         drain(&s, 1);
+        s.h.c->hold_write[PAIR_SINK] = true;
         pair_abort(s.sink);
         pair_settle(s.p);
         pair_expect(s.sink, KVF_OUTCOME_FAILED, KVF_PROOF_PEER_DRAINED, KVF_E_ABORTED);
         cr_assert_eq(pair_gauge(s.p, 0, KVF_GAUGE_GRANTS_OUT), 1);
         say(&s, KVF_WIRE_ACCEPT, s.g.nonce);
+        pair_advance(s.p, 510 * PAIR_MS);
+        cr_assert(s.h.c->is_open[PAIR_SINK], "it answered, and our ABORT waits");
+        s.h.c->hold_write[PAIR_SINK] = false;
+        pair_settle(s.p);
         cr_assert_eq(abort_of(&s, s.g.nonce), KVF_E_ABORTED);
         cr_assert_eq(pair_gauge(s.p, 0, KVF_GAUGE_GRANTS_OUT), 0);
-        pair_advance(s.p, 510 * PAIR_MS);
-        cr_assert(s.h.c->is_open[PAIR_SINK], "it answered");
         hostile_finish(s.p);
     }
 }
