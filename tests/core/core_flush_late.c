@@ -267,6 +267,94 @@ Test(flush_late, a_whole_list_of_regions_gives_up_the_rooms_beyond_it_once_and_n
     pair_free(p);
 }
 
+/* ---- regions that come to a quarantine ------------------------------------------------------------------------------ */
+
+/* A room of both regions, of which the one in this slot is not registered; its time to come is over. */
+static struct pair *quarantined_without(uint32_t slot, bool is_rail_missing)
+{
+    struct pair *p = pair_new(&(struct pair_options){.placement = KVF_PLACEMENT_POSTED});
+    uint32_t handle = slot == 0 ? PAIR_R0 : PAIR_R1;
+    pair_region_device(p, 0, 0, slot == 0 ? PAIR_R1 : PAIR_R0);
+    cr_assert_eq(pair_region_remove(p, 0, 0, handle), 0);
+    struct kvf_core_adopt room = {.slot = SLOT,
+                                  .generation = GENERATION,
+                                  .outcome = KVF_OUTCOME_FAILED,
+                                  .is_rail_missing = is_rail_missing,
+                                  .device_regions = R0_BIT | R1_BIT,
+                                  .total_pages = 8};
+    cr_assert_eq(kvf_core_adopt(core_of(p), p->now_ns, &room), 0);
+    cr_assert_eq(take_flushes(p, 0), slot == 1 && !is_rail_missing);
+    kvf_core_tick(core_of(p), p->now_ns + p->config.register_ns + p->config.fence_ns + PAIR_MS);
+    cr_assert_eq(take_flushes(p, 0), 0);
+    cr_assert_eq(kvf_word_phase(word_at(p, SLOT)), KVF_PHASE_QUARANTINED);
+    return p;
+}
+
+static void region_comes(struct pair *p, uint32_t slot, bool is_device)
+{
+    uint32_t handle = PAIR_REGION(slot, 2);
+    pair_region_add(p, 0, 0, handle, 16, PAIR_PAGE_BYTES);
+    cr_assert_eq(kvf_core_region_ready(core_of(p), p->now_ns, 0, handle, is_device), 0);
+}
+
+static void expect_quarantined(struct pair *p)
+{
+    cr_assert_eq(kvf_word_phase(word_at(p, SLOT)), KVF_PHASE_QUARANTINED);
+}
+
+static void expect_proven(struct pair *p)
+{
+    (void)take_flushes(p, 0);
+    cr_assert(kvf_word_is_drained(word_at(p, SLOT)));
+    cr_assert_eq(kvf_word_proof(word_at(p, SLOT)), KVF_PROOF_WORKER_GONE);
+    pair_free(p);
+}
+
+Test(flush_late, a_region_that_comes_while_the_flush_of_another_is_out_follows_it)
+{
+    struct pair *p = quarantined_without(1, false);
+    region_comes(p, 1, true);
+    cr_assert_eq(take_flushes(p, 0), 0, "one flush of a room at a time");
+    flushed(p, SLOT, 0);
+    expect_quarantined(p);
+    cr_assert_eq(take_flushes(p, 0), 1);
+    flushed(p, SLOT, 0);
+    expect_proven(p);
+}
+
+Test(flush_late, a_late_answer_for_one_region_leaves_the_room_waiting_for_the_other)
+{
+    struct pair *p = quarantined_without(1, false);
+    flushed(p, SLOT, 0);
+    expect_quarantined(p);
+    cr_assert_eq(take_flushes(p, 0), 0, "it is not here");
+    region_comes(p, 1, true);
+    cr_assert_eq(take_flushes(p, 0), 1);
+    flushed(p, SLOT, 0);
+    expect_proven(p);
+}
+
+Test(flush_late,
+     a_region_that_comes_late_and_is_the_hosts_ends_the_quarantine_with_the_others_flush)
+{
+    struct pair *p = quarantined_without(0, false);
+    region_comes(p, 0, false);
+    expect_quarantined(p);
+    cr_assert_eq(take_flushes(p, 0), 1, "of the other one");
+    flushed(p, SLOT, 0);
+    expect_proven(p);
+}
+
+/* What was written through a device that is not here stays there, whatever regions come. */
+Test(flush_late, no_region_ends_the_quarantine_of_a_room_whose_device_is_not_here)
+{
+    struct pair *p = quarantined_without(1, true);
+    region_comes(p, 1, true);
+    cr_assert_eq(take_flushes(p, 0), 0);
+    expect_quarantined(p);
+    pair_free(p);
+}
+
 /* ---- a connection to this very worker ------------------------------------------------------------------------------ */
 
 static struct pair_room *sink_in(struct pair *p, uint32_t to, uint64_t key, uint32_t region,
