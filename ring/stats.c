@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "ring/layout.h"
@@ -53,11 +54,16 @@ static uint64_t histograms_off_of(uint32_t name_count, uint32_t value_count)
     return line_up(values_off_of(name_count) + (uint64_t)value_count * sizeof(uint64_t));
 }
 
+static uint64_t rows_off_of(uint32_t def_count, struct stats_counts counts)
+{
+    return histograms_off_of(def_count, counts.values) +
+           (uint64_t)counts.histograms * sizeof(struct kvf_histogram_shm);
+}
+
 uint64_t kvf_stats_bytes(const struct kvf_stats_def *defs, uint32_t def_count)
 {
     struct stats_counts counts = count_defs(defs, def_count);
-    return histograms_off_of(def_count, counts.values) +
-           (uint64_t)counts.histograms * sizeof(struct kvf_histogram_shm);
+    return rows_off_of(def_count, counts) + sizeof(struct kvf_stats_rows_shm);
 }
 
 static int check_def(const struct kvf_stats_def *defs, uint32_t idx)
@@ -119,6 +125,10 @@ int kvf_stats_format(struct kvf_stats_shm *shm, const char *daemon_name, const c
     shm->names_off = sizeof *shm;
     shm->values_off = values_off_of(def_count);
     shm->histograms_off = histograms_off_of(def_count, counts.values);
+    shm->rows_off = rows_off_of(def_count, counts);
+    shm->rows_bytes = sizeof(struct kvf_stats_rows_shm);
+    shm->layout_major = KVF_LAYOUT_MAJOR;
+    shm->layout_minor = KVF_LAYOUT_MINOR;
     strcpy(shm->daemon_name, daemon_name);
     strcpy(shm->version, version);
 
@@ -193,6 +203,43 @@ void kvf_stats_heartbeat(struct kvf_stats_shm *shm, uint64_t now_ns)
     store(&shm->heartbeat_ns, now_ns);
 }
 
+void kvf_stats_set_wire(struct kvf_stats_shm *shm, uint16_t major, uint16_t minor)
+{
+    __atomic_store_n(&shm->wire_minor, minor, __ATOMIC_RELAXED);
+    __atomic_store_n(&shm->wire_major, major, __ATOMIC_RELAXED);
+}
+
+/* ---- rows ---------------------------------------------------------------------------------------- */
+
+static void store_words(void *to, const void *from, size_t bytes)
+{
+    _Atomic uint64_t *words = to;
+    for (size_t i = 0; i < bytes / sizeof(uint64_t); i++) {
+        uint64_t word;
+        memcpy(&word, (const unsigned char *)from + i * sizeof word, sizeof word);
+        store(&words[i], word);
+    }
+}
+
+void kvf_stats_set_rows(struct kvf_stats_shm *shm, const struct kvf_stats_rows_shm *rows)
+{
+    assert(rows->peer_count <= KVF_STATS_PEERS_MAX);
+    assert(rows->lane_count <= KVF_STATS_LANES_MAX);
+    assert(rows->room_count <= KVF_STATS_ROOMS_MAX);
+    struct kvf_stats_rows_shm *to = (struct kvf_stats_rows_shm *)(void *)at(shm, shm->rows_off);
+    uint64_t seq = atomic_load_explicit(&to->seq, memory_order_relaxed);
+    /* T2: carried by the release stores of the words that follow. */
+    atomic_store_explicit(&to->seq, seq | 1u, memory_order_relaxed);
+    store_words(&to->peer_count, &rows->peer_count,
+                offsetof(struct kvf_stats_rows_shm, peers) -
+                    offsetof(struct kvf_stats_rows_shm, peer_count));
+    store_words(to->peers, rows->peers, rows->peer_count * sizeof rows->peers[0]);
+    store_words(to->lanes, rows->lanes, rows->lane_count * sizeof rows->lanes[0]);
+    store_words(to->rooms, rows->rooms, rows->room_count * sizeof rows->rooms[0]);
+    /* T1 (release): a reader that sees this number sees all rows. */
+    atomic_store_explicit(&to->seq, (seq | 1u) + 1u, memory_order_release);
+}
+
 /* ---- histograms ---------------------------------------------------------------------------------- */
 
 /* Values of 4 and more: the power of two and the two bits below it. The last bucket in use is 251. */
@@ -264,6 +311,12 @@ struct stats_shape {
     uint64_t names_off;
     uint64_t values_off;
     uint64_t histograms_off;
+    uint64_t rows_off;
+    uint64_t rows_bytes;
+    uint16_t layout_major;
+    uint16_t layout_minor;
+    uint16_t wire_major;
+    uint16_t wire_minor;
 };
 
 /* One load each, which the compiler may not repeat after the check: the file may be hostile. */
@@ -282,6 +335,12 @@ static struct stats_shape read_shape(const struct kvf_stats_shm *shm)
         .names_off = LOAD_ONCE(shm->names_off),
         .values_off = LOAD_ONCE(shm->values_off),
         .histograms_off = LOAD_ONCE(shm->histograms_off),
+        .rows_off = LOAD_ONCE(shm->rows_off),
+        .rows_bytes = LOAD_ONCE(shm->rows_bytes),
+        .layout_major = LOAD_ONCE(shm->layout_major),
+        .layout_minor = LOAD_ONCE(shm->layout_minor),
+        .wire_major = LOAD_ONCE(shm->wire_major),
+        .wire_minor = LOAD_ONCE(shm->wire_minor),
     };
 }
 
@@ -319,6 +378,12 @@ static int check_shape(const struct stats_shape *shape, uint64_t bytes)
                    shape->file_bytes)) {
         return -EPROTO;
     }
+    if (shape->rows_off != 0 &&
+        (shape->rows_bytes < sizeof(struct kvf_stats_rows_shm) ||
+         !is_inside(shape->rows_off, shape->rows_bytes,
+                    shape->histograms_off + histograms_bytes, shape->file_bytes))) {
+        return -EPROTO;
+    }
     return 0;
 }
 
@@ -338,6 +403,12 @@ static int copy_names(const struct kvf_stats_shm *shm, const struct stats_shape 
     copy->names_off = shape->names_off;
     copy->values_off = shape->values_off;
     copy->histograms_off = shape->histograms_off;
+    copy->rows_off = shape->rows_off;
+    copy->rows_bytes = shape->rows_bytes;
+    copy->layout_major = shape->layout_major;
+    copy->layout_minor = shape->layout_minor;
+    copy->wire_major = shape->wire_major;
+    copy->wire_minor = shape->wire_minor;
     memcpy(copy->daemon_name, shm->daemon_name, sizeof copy->daemon_name);
     memcpy(copy->version, shm->version, sizeof copy->version);
     copy->daemon_name[sizeof copy->daemon_name - 1u] = '\0';
@@ -385,6 +456,33 @@ static void copy_writer_line(const struct kvf_stats_shm *shm, struct kvf_stats_s
     atomic_store_explicit(&copy->worker_pid, atomic_load_explicit(&shm->worker_pid, t2), own);
 }
 
+/* An odd sequence in the copy says that there are no rows to be had: the writer died inside an update. */
+static void copy_rows(const struct kvf_stats_shm *shm, const struct stats_shape *shape,
+                      void *ret_copy)
+{
+    struct kvf_stats_rows_shm *copy =
+        (struct kvf_stats_rows_shm *)(void *)at(ret_copy, shape->rows_off);
+    const struct kvf_stats_rows_shm *rows =
+        (const void *)((const unsigned char *)shm + shape->rows_off);
+    uint64_t before = 1;
+    uint64_t after = 0;
+    for (uint32_t i = 0; i < KVF_STATS_SNAPSHOT_TRIES && before != after; i++) {
+        /* T1 (acquire): all rows of the update that stored this number are there. */
+        before = atomic_load_explicit(&rows->seq, memory_order_acquire);
+        if ((before & 1u) != 0) {
+            sched_yield();
+            continue;
+        }
+        copy_words(shm, shape->rows_off, sizeof *rows, ret_copy);
+        /* T2: the acquire loads above keep this one behind them. */
+        after = atomic_load_explicit(&rows->seq, memory_order_relaxed);
+    }
+    bool is_sane = before == after && copy->peer_count <= KVF_STATS_PEERS_MAX &&
+                   copy->lane_count <= KVF_STATS_LANES_MAX &&
+                   copy->room_count <= KVF_STATS_ROOMS_MAX;
+    atomic_store_explicit(&copy->seq, is_sane ? after : 1u, memory_order_relaxed);
+}
+
 int kvf_stats_snapshot(const struct kvf_stats_shm *shm, uint64_t bytes, void *ret_copy)
 {
     if (bytes < sizeof *shm) {
@@ -405,6 +503,9 @@ int kvf_stats_snapshot(const struct kvf_stats_shm *shm, uint64_t bytes, void *re
     err = copy_names(shm, &shape, copy);
     if (err != 0) {
         return err;
+    }
+    if (shape.rows_off != 0) {
+        copy_rows(shm, &shape, ret_copy);
     }
     for (uint32_t i = 0; i < KVF_STATS_SNAPSHOT_TRIES; i++) {
         /* T1 (acquire): all values of the update that stored this number are there. */
@@ -427,6 +528,18 @@ int kvf_stats_snapshot(const struct kvf_stats_shm *shm, uint64_t bytes, void *re
         }
     }
     return -EBUSY;
+}
+
+const struct kvf_stats_rows_shm *kvf_stats_rows(const void *copy)
+{
+    const struct kvf_stats_shm *stats = copy;
+    const struct kvf_stats_rows_shm *rows =
+        (const void *)((const unsigned char *)copy + stats->rows_off);
+    if (stats->rows_off == 0 ||
+        (atomic_load_explicit(&rows->seq, memory_order_relaxed) & 1u) != 0) {
+        return NULL;
+    }
+    return rows;
 }
 
 static const struct kvf_stats_name_shm *find_name(const struct kvf_stats_shm *copy,

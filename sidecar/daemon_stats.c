@@ -233,4 +233,5 @@ void kvf_daemon_stats_config(struct kvf_stats_shm *shm, const struct kvf_config 
     kvf_stats_set(shm, KVF_VALUE_VISIBILITY, kvf_config_moves_device_memory(config));
     kvf_stats_set(shm, KVF_VALUE_BOUND_FLUSH, kvf_bound_flush_us(config));
     kvf_stats_set(shm, KVF_VALUE_BOUND_NEXT_WORKER, kvf_bound_next_worker_us(config));
+    kvf_stats_set_wire(shm, KVF_WIRE_VERSION_MAJOR, KVF_WIRE_VERSION_MINOR);
 }

@@ -318,6 +318,8 @@ void kvf_sup_worker_ended(struct kvf_supervisor *s)
         kvf_stats_set(s->stats, KVF_VALUE_CORE_GAUGES + i, 0);
     }
     kvf_stats_end(s->stats);
+    static const struct kvf_stats_rows_shm no_rows;
+    kvf_stats_set_rows(s->stats, &no_rows);
     if (is_failed_start) {
         s->exit_status = KVF_EXIT_START;
     } else if (s->is_stopping) {

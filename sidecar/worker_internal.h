@@ -32,6 +32,15 @@ enum stop_phase {
     STOP_TOLD,  /* the supervisor knows; it ends us */
 };
 
+/* Rows of the stats file: what was written last, and the rooms of the next ones as far as they are found. */
+struct kvf_worker_rows {
+    struct kvf_stats_rows_shm image;
+    struct kvf_stats_room_shm next[KVF_STATS_ROOMS_MAX];
+    uint32_t found;
+    uint32_t client; /* where the search goes on */
+    uint32_t slot;
+};
+
 /* What moves the bytes of a lane. */
 enum worker_way { WAY_TCP = 0, WAY_LOCAL, WAY_VERBS, WAYS };
 
@@ -89,6 +98,7 @@ struct kvf_worker {
     uint64_t base[KVF_VALUES]; /* counters of earlier workers */
     uint64_t stats_ns;         /* last copy */
     bool is_stats_due;         /* something happened since */
+    struct kvf_worker_rows rows;
     uint64_t window_ns; /* start of the window in which time off the processor is looked for */
     uint64_t window_cpu_ns;
     uint64_t window_blocked_ns;
@@ -154,5 +164,8 @@ void kvf_worker_stats_copy(struct kvf_worker *w);
 /* Adds to a counter what happened outside this worker. */
 void kvf_worker_stats_count(struct kvf_worker *w, uint32_t value, uint64_t n);
 void kvf_worker_stats_loop(struct kvf_worker *w, uint64_t turn_ns);
+
+/* worker_rows.c */
+void kvf_worker_stats_rows(struct kvf_worker *w);
 
 #endif

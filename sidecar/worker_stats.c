@@ -110,6 +110,7 @@ void kvf_worker_stats_copy(struct kvf_worker *w)
     kvf_stats_set(shm, KVF_VALUE_OFF_CPU_MAX, w->off_cpu_max_ns / KVF_NS_PER_US);
     kvf_stats_heartbeat(shm, w->now_ns);
     kvf_stats_end(shm);
+    kvf_worker_stats_rows(w);
     w->stats_ns = w->now_ns;
     w->is_stats_due = false;
 }

@@ -639,6 +639,7 @@ void kvf_core_placed(struct kvf_core *core, uint64_t now_ns, uint32_t lane, uint
         return;
     }
     struct kvf_room_rec *r = &core->rooms[g->room];
+    core->lanes[lane].moved_bytes += bytes;
     g->placed_bytes += bytes;
     r->placed_bytes += bytes;
     if (!r->is_started) {

@@ -8,6 +8,7 @@
  *   region.c  clients, regions, the owner table   runs.c    page lists
  *   group.c   agreement of a request's ranks      group_key.c  keys of ranks
  *   adopt.c   rooms of an earlier worker      operator.c  what operators say and see
+ *   show.c    what they see without asking
  *   remote.c  regions of peers                flush.c     memory that is not the host's */
 #ifndef KVF_CORE_INTERNAL_H
 #define KVF_CORE_INTERNAL_H
@@ -303,6 +304,7 @@ struct kvf_lane {
     uint64_t retry_ns; /* sink: open again from then on */
     uint64_t posted_bytes;
     uint64_t window_bytes;
+    uint64_t moved_bytes; /* for operators: placed, or completed with success */
     uint64_t rate_since_ns;
     uint64_t rate_bytes;
     struct kvf_queue ready;

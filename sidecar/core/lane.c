@@ -215,6 +215,7 @@ void kvf_core_completed(struct kvf_core *core, uint64_t now_ns, uint32_t lane_id
     lane->posted_bytes -= post->payload_bytes;
     if (status == 0 && post->payload_bytes > 0) { /* a marker tells nothing of the rate */
         measure(core, now_ns, lane, post->payload_bytes);
+        lane->moved_bytes += post->payload_bytes;
     }
     kvf_source_completed(core, now_ns, lane_id % KVF_LANES_MAX, post, status);
     if (lane->state == KVF_LANE_UP && (lane->ready.head != 0 || lane->marks.head != 0)) {

@@ -308,6 +308,78 @@ static void dump_kvf_histogram_shm(void)
     END(kvf_histogram_shm);
 }
 
+static void dump_kvf_stats_peer_shm(void)
+{
+    BEGIN(kvf_stats_peer_shm);
+    FIELD(kvf_stats_peer_shm, peer_id);
+    FIELD(kvf_stats_peer_shm, heard_ns);
+    FIELD(kvf_stats_peer_shm, addr);
+    FIELD(kvf_stats_peer_shm, worker_starts);
+    FIELD(kvf_stats_peer_shm, state);
+    FIELD(kvf_stats_peer_shm, is_sink);
+    FIELD(kvf_stats_peer_shm, is_down);
+    FIELD(kvf_stats_peer_shm, grants);
+    FIELD(kvf_stats_peer_shm, waiting);
+    FIELD(kvf_stats_peer_shm, lanes_up);
+    FIELD(kvf_stats_peer_shm, dials);
+    FIELD(kvf_stats_peer_shm, name);
+    FIELD(kvf_stats_peer_shm, pad_);
+    END(kvf_stats_peer_shm);
+}
+
+static void dump_kvf_stats_lane_shm(void)
+{
+    BEGIN(kvf_stats_lane_shm);
+    FIELD(kvf_stats_lane_shm, moved_bytes);
+    FIELD(kvf_stats_lane_shm, posted_bytes);
+    FIELD(kvf_stats_lane_shm, window_bytes);
+    FIELD(kvf_stats_lane_shm, fence_since_ns);
+    FIELD(kvf_stats_lane_shm, peer);
+    FIELD(kvf_stats_lane_shm, lane);
+    FIELD(kvf_stats_lane_shm, state);
+    FIELD(kvf_stats_lane_shm, opened);
+    FIELD(kvf_stats_lane_shm, credits_out);
+    FIELD(kvf_stats_lane_shm, credits_max);
+    FIELD(kvf_stats_lane_shm, is_device);
+    FIELD(kvf_stats_lane_shm, pad0_);
+    FIELD(kvf_stats_lane_shm, pad_);
+    END(kvf_stats_lane_shm);
+}
+
+static void dump_kvf_stats_room_shm(void)
+{
+    BEGIN(kvf_stats_room_shm);
+    FIELD(kvf_stats_room_shm, generation);
+    FIELD(kvf_stats_room_shm, label);
+    FIELD(kvf_stats_room_shm, key);
+    FIELD(kvf_stats_room_shm, closed_ns);
+    FIELD(kvf_stats_room_shm, pages);
+    FIELD(kvf_stats_room_shm, client);
+    FIELD(kvf_stats_room_shm, slot);
+    FIELD(kvf_stats_room_shm, phase);
+    FIELD(kvf_stats_room_shm, side);
+    FIELD(kvf_stats_room_shm, reason);
+    FIELD(kvf_stats_room_shm, is_engine_gone);
+    FIELD(kvf_stats_room_shm, pad_);
+    END(kvf_stats_room_shm);
+}
+
+static void dump_kvf_stats_rows_shm(void)
+{
+    BEGIN(kvf_stats_rows_shm);
+    FIELD(kvf_stats_rows_shm, seq);
+    FIELD(kvf_stats_rows_shm, peer_count);
+    FIELD(kvf_stats_rows_shm, lane_count);
+    FIELD(kvf_stats_rows_shm, room_count);
+    FIELD(kvf_stats_rows_shm, left_out);
+    FIELD(kvf_stats_rows_shm, written_ns);
+    FIELD(kvf_stats_rows_shm, pad_);
+    FIELD(kvf_stats_rows_shm, peers);
+    FIELD(kvf_stats_rows_shm, lanes);
+    FIELD(kvf_stats_rows_shm, rooms);
+    END(kvf_stats_rows_shm);
+}
+
 static void dump_kvf_stats_shm(void)
 {
     BEGIN(kvf_stats_shm);
@@ -323,6 +395,12 @@ static void dump_kvf_stats_shm(void)
     FIELD(kvf_stats_shm, names_off);
     FIELD(kvf_stats_shm, values_off);
     FIELD(kvf_stats_shm, histograms_off);
+    FIELD(kvf_stats_shm, rows_off);
+    FIELD(kvf_stats_shm, rows_bytes);
+    FIELD(kvf_stats_shm, layout_major);
+    FIELD(kvf_stats_shm, layout_minor);
+    FIELD(kvf_stats_shm, wire_major);
+    FIELD(kvf_stats_shm, wire_minor);
     FIELD(kvf_stats_shm, pad1_);
     FIELD(kvf_stats_shm, seq);
     FIELD(kvf_stats_shm, heartbeat_ns);
@@ -444,6 +522,13 @@ static void dump_stats_numbers(void)
     NUMBER(KVF_STATS_MINOR);
     NUMBER(KVF_STATS_VALUES_MAX);
     NUMBER(KVF_STATS_HISTOGRAMS_MAX);
+    NUMBER(KVF_STATS_PEERS_MAX);
+    NUMBER(KVF_STATS_LANES_MAX);
+    NUMBER(KVF_STATS_ROOMS_MAX);
+    NUMBER(KVF_STATS_LANE_OPENING);
+    NUMBER(KVF_STATS_LANE_UP);
+    NUMBER(KVF_STATS_LANE_FENCING);
+    NUMBER(KVF_STATS_LANE_WAITING);
     NUMBER(KVF_HISTOGRAM_BUCKETS);
     NUMBER(KVF_STATS_COUNTER);
     NUMBER(KVF_STATS_GAUGE);
@@ -545,16 +630,17 @@ static void dump_codes_numbers(void)
 static int dump(FILE *to)
 {
     static void (*const parts[])(void) = {
-        dump_kvf_section_shm,    dump_kvf_segment_shm,   dump_kvf_cmd_shm,
-        dump_kvf_addr_shm,       dump_kvf_writer_shm,    dump_kvf_run_shm,
-        dump_kvf_open_shm,       dump_kvf_room_shm,      dump_kvf_intent_shm,
-        dump_kvf_event_shm,      dump_kvf_attach_header, dump_kvf_attach_req,
-        dump_kvf_region_req,     dump_kvf_attach_rep,    dump_kvf_stats_name_shm,
-        dump_kvf_histogram_shm,  dump_kvf_stats_shm,     dump_kvf_ledger_shm,
-        dump_layout_numbers,     dump_room_word_numbers, dump_lease_word_numbers,
-        dump_ledger_numbers,     dump_spsc_numbers,      dump_stats_numbers,
-        dump_attach_numbers,     dump_codes_numbers,     dump_kvf_group_req,
-        dump_kvf_group_skip_req, dump_kvf_group_key_shm,
+        dump_kvf_section_shm,    dump_kvf_segment_shm,    dump_kvf_cmd_shm,
+        dump_kvf_addr_shm,       dump_kvf_writer_shm,     dump_kvf_run_shm,
+        dump_kvf_open_shm,       dump_kvf_room_shm,       dump_kvf_intent_shm,
+        dump_kvf_event_shm,      dump_kvf_attach_header,  dump_kvf_attach_req,
+        dump_kvf_region_req,     dump_kvf_attach_rep,     dump_kvf_stats_name_shm,
+        dump_kvf_histogram_shm,  dump_kvf_stats_peer_shm, dump_kvf_stats_lane_shm,
+        dump_kvf_stats_room_shm, dump_kvf_stats_rows_shm, dump_kvf_stats_shm,
+        dump_kvf_ledger_shm,     dump_layout_numbers,     dump_room_word_numbers,
+        dump_lease_word_numbers, dump_ledger_numbers,     dump_spsc_numbers,
+        dump_stats_numbers,      dump_attach_numbers,     dump_codes_numbers,
+        dump_kvf_group_req,      dump_kvf_group_skip_req, dump_kvf_group_key_shm,
     };
     out = to;
     fprintf(out, "layout %u.%u\n", KVF_LAYOUT_MAJOR, KVF_LAYOUT_MINOR);

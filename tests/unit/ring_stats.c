@@ -326,3 +326,130 @@ Test(ring_stats, a_hostile_file_is_never_read_out_of_bounds)
     cr_assert_gt(refused, 2000);
     free(good);
 }
+
+/* ---- rows -------------------------------------------------------------------------------------------- */
+
+static struct kvf_stats_rows_shm *rows_make(uint64_t mark)
+{
+    struct kvf_stats_rows_shm *rows = calloc(1, sizeof *rows);
+    rows->peer_count = 2;
+    rows->lane_count = KVF_STATS_LANES_MAX;
+    rows->room_count = 1;
+    rows->written_ns = mark;
+    for (uint32_t i = 0; i < KVF_STATS_LANES_MAX; i++) {
+        rows->lanes[i].moved_bytes = mark;
+        rows->lanes[i].posted_bytes = mark;
+    }
+    rows->peers[1].peer_id = mark;
+    rows->rooms[0].pages = mark;
+    return rows;
+}
+
+Test(ring_stats, rows_are_read_as_they_were_put_and_an_older_file_has_none)
+{
+    uint64_t bytes;
+    struct kvf_stats_shm *shm = stats_make(&bytes);
+    struct kvf_stats_rows_shm *rows = rows_make(7);
+    struct kvf_stats_shm *copy = malloc(bytes);
+    kvf_stats_set_wire(shm, 2, 5);
+    cr_assert_eq(kvf_stats_snapshot(shm, bytes, copy), 0);
+    cr_assert_eq(kvf_stats_rows(copy)->peer_count, 0, "nothing was put yet");
+    kvf_stats_set_rows(shm, rows);
+    cr_assert_eq(kvf_stats_snapshot(shm, bytes, copy), 0);
+    const struct kvf_stats_rows_shm *seen = kvf_stats_rows(copy);
+    cr_assert_not_null(seen);
+    cr_assert_eq(memcmp(&seen->peer_count, &rows->peer_count,
+                        sizeof *rows - offsetof(struct kvf_stats_rows_shm, peer_count)),
+                 0);
+    cr_assert_eq(copy->wire_major, 2);
+    cr_assert_eq(copy->wire_minor, 5);
+    cr_assert_eq(copy->layout_major, KVF_LAYOUT_MAJOR);
+    shm->rows_off = 0; /* minor 0 */
+    cr_assert_eq(kvf_stats_snapshot(shm, bytes, copy), 0);
+    cr_assert_null(kvf_stats_rows(copy));
+    free(copy);
+    free(rows);
+    free(shm);
+}
+
+Test(ring_stats, rows_that_lie_or_are_torn_are_not_there_and_the_values_still_are)
+{
+    uint64_t bytes;
+    struct kvf_stats_shm *shm = stats_make(&bytes);
+    struct kvf_stats_rows_shm *in_file = (void *)((char *)shm + shm->rows_off);
+    struct kvf_stats_shm *copy = malloc(bytes);
+    uint64_t *const counts[] = {&in_file->peer_count, &in_file->lane_count,
+                                &in_file->room_count};
+    for (size_t i = 0; i < 3; i++) {
+        *counts[i] = UINT64_MAX;
+        cr_assert_eq(kvf_stats_snapshot(shm, bytes, copy), 0);
+        cr_assert_null(kvf_stats_rows(copy), "count %zu", i);
+        *counts[i] = 0;
+    }
+    in_file->seq |= 1u; /* its writer died in the middle */
+    cr_assert_eq(kvf_stats_snapshot(shm, bytes, copy), 0);
+    cr_assert_null(kvf_stats_rows(copy));
+    struct kvf_stats_rows_shm *rows = rows_make(9);
+    kvf_stats_set_rows(shm, rows); /* the next writer mends it */
+    cr_assert_eq(kvf_stats_snapshot(shm, bytes, copy), 0);
+    cr_assert_not_null(kvf_stats_rows(copy));
+    const uint64_t offs[] = {8, shm->rows_off + 4, shm->rows_off + 64, UINT64_MAX - 7};
+    uint64_t rows_off = shm->rows_off;
+    for (size_t i = 0; i < 4; i++) {
+        shm->rows_off = offs[i];
+        cr_assert_eq(kvf_stats_snapshot(shm, bytes, copy), -EPROTO, "offset %zu", i);
+    }
+    shm->rows_off = rows_off;
+    shm->rows_bytes -= 8;
+    cr_assert_eq(kvf_stats_snapshot(shm, bytes, copy), -EPROTO, "shorter than its rows");
+    free(rows);
+    free(copy);
+    free(shm);
+}
+
+struct row_writer {
+    struct kvf_stats_shm *shm;
+    _Atomic int is_over;
+};
+
+static void *put_rows(void *ctx)
+{
+    struct row_writer *w = ctx;
+    struct kvf_stats_rows_shm *rows[2] = {rows_make(1), rows_make(2)};
+    for (uint32_t i = 0; atomic_load_explicit(&w->is_over, memory_order_relaxed) == 0; i++) {
+        kvf_stats_set_rows(w->shm, rows[i % 2u]);
+    }
+    free(rows[0]);
+    free(rows[1]);
+    return NULL;
+}
+
+/* Rows of one mark or of the other, never of both, and the values beside them are not torn by it. */
+Test(ring_stats, no_mixture_of_two_sets_of_rows_is_ever_accepted, .timeout = 60)
+{
+    uint64_t bytes;
+    struct row_writer w = {.shm = stats_make(&bytes)};
+    struct kvf_stats_shm *copy = malloc(bytes);
+    pthread_t thread;
+    uint32_t accepted = 0;
+    cr_assert_eq(pthread_create(&thread, NULL, put_rows, &w), 0);
+    for (uint32_t i = 0; i < 20000 && accepted < 2000; i++) {
+        cr_assert_eq(kvf_stats_snapshot(w.shm, bytes, copy), 0);
+        const struct kvf_stats_rows_shm *rows = kvf_stats_rows(copy);
+        if (rows == NULL || rows->written_ns == 0) {
+            continue;
+        }
+        accepted++;
+        for (uint64_t k = 0; k < rows->lane_count; k++) {
+            cr_assert_eq(rows->lanes[k].moved_bytes, rows->written_ns);
+            cr_assert_eq(rows->lanes[k].posted_bytes, rows->written_ns);
+        }
+        cr_assert_eq(rows->peers[1].peer_id, rows->written_ns);
+        cr_assert_eq(rows->rooms[0].pages, rows->written_ns);
+    }
+    atomic_store_explicit(&w.is_over, 1, memory_order_relaxed);
+    cr_assert_eq(pthread_join(thread, NULL), 0);
+    cr_assert_gt(accepted, 0, "no set of rows was ever whole: this test shows nothing here");
+    free(copy);
+    free(w.shm);
+}
