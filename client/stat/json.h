@@ -8,6 +8,7 @@
 #include "client/stat/snapshot.h"
 
 struct kvf_stat_problem {
+    int code; /* negative errno of kvf_stat_read; -ENOENT also if there is no daemon at all */
     char name[256];
     char why[KVF_STAT_WHY_BYTES];
 };

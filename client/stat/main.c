@@ -8,7 +8,7 @@ int main(int argc, char **argv)
 
     if (fflush(stdout) != 0 || ferror(stdout)) {
         fputs("kvfence-stat: the output could not be written\n", stderr);
-        return KVF_STAT_EXIT_UNREADABLE;
+        return KVF_STAT_EXIT_FAILED;
     }
     return rc;
 }

@@ -24,8 +24,10 @@ static void on_bus_error(int signum)
     siglongjmp(shrunk_jump, signum);
 }
 
-/* A file cut short between fstat and the copy raises SIGBUS; here it becomes -ENODATA. */
-static int guarded_snapshot(const struct kvf_stats_shm *shm, uint64_t bytes, void *ret_copy)
+/* A file cut short between fstat and the copy raises SIGBUS; here it becomes -ENODATA. On -ENOTSUP the version
+ * is known. */
+static int guarded_snapshot(const struct kvf_stats_shm *shm, uint64_t bytes, void *ret_copy,
+                            uint16_t ret_version[2])
 {
     struct sigaction ours = {.sa_handler = on_bus_error};
     struct sigaction before;
@@ -37,6 +39,8 @@ static int guarded_snapshot(const struct kvf_stats_shm *shm, uint64_t bytes, voi
     }
     if (sigsetjmp(shrunk_jump, 1) == 0) {
         rc = kvf_stats_snapshot(shm, bytes, ret_copy);
+        ret_version[0] = __atomic_load_n(&shm->major, __ATOMIC_RELAXED);
+        ret_version[1] = __atomic_load_n(&shm->minor, __ATOMIC_RELAXED);
     } else {
         rc = -ENODATA;
     }
@@ -51,9 +55,6 @@ static const char *snapshot_sentence(int rc)
         return "its daemon has not written it yet; try again in a moment";
     case EPROTO:
         return "it is not a stats file of this machine, or its header is spoiled";
-    case ENOTSUP:
-        return "it was written by a daemon of another major version; use the kvfence-stat that "
-               "came with that daemon";
     case ENODATA:
         return "it became shorter while it was read";
     default:
@@ -159,6 +160,13 @@ static const char *take_copy(struct kvf_stat_daemon *daemon, uint64_t bytes)
     }
     daemon->worker_epoch = header.worker_epoch;
     daemon->worker_pid = header.worker_pid;
+    daemon->started_ns = header.started_ns;
+    daemon->stats_minor = header.minor;
+    daemon->layout_major = header.layout_major;
+    daemon->layout_minor = header.layout_minor;
+    daemon->wire_major = header.wire_major;
+    daemon->wire_minor = header.wire_minor;
+    daemon->rows = kvf_stats_rows(daemon->copy);
     return NULL;
 }
 
@@ -228,6 +236,47 @@ struct kvf_stat_entry *kvf_stat_find(struct kvf_stat_daemon *daemon, const char 
     return NULL;
 }
 
+uint64_t kvf_stat_value(const struct kvf_stat_daemon *daemon, const char *name)
+{
+    for (uint32_t i = 0; i < daemon->entry_count; i++) {
+        const struct kvf_stat_entry *entry = &daemon->entries[i];
+        if (entry->kind != KVF_STATS_HISTOGRAM && strcmp(entry->name, name) == 0) {
+            return entry->value;
+        }
+    }
+    return 0;
+}
+
+const struct kvf_histogram_shm *kvf_stat_histogram(const struct kvf_stat_daemon *daemon,
+                                                   const char *name)
+{
+    for (uint32_t i = 0; i < daemon->entry_count; i++) {
+        const struct kvf_stat_entry *entry = &daemon->entries[i];
+        if (entry->kind == KVF_STATS_HISTOGRAM && strcmp(entry->name, name) == 0) {
+            return entry->histogram;
+        }
+    }
+    return NULL;
+}
+
+void kvf_stat_printable(const char *from, size_t bytes, char *ret_text)
+{
+    size_t i = 0;
+
+    for (; i < bytes && from[i] != '\0'; i++) {
+        ret_text[i] = from[i] >= 0x20 && from[i] < 0x7f ? from[i] : '?';
+    }
+    ret_text[i] = '\0';
+}
+
+uint64_t kvf_stat_now_ns(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+}
+
 /* O_NONBLOCK: a FIFO put there must not hang an operator's tool. */
 static int open_checked(const char *path, int *ret_fd, uint64_t *ret_bytes, char *ret_why)
 {
@@ -267,12 +316,22 @@ static int open_checked(const char *path, int *ret_fd, uint64_t *ret_bytes, char
     return 0;
 }
 
+static void say_version(const uint16_t version[2], const char *path, char *ret_why)
+{
+    (void)snprintf(ret_why, KVF_STAT_WHY_BYTES,
+                   "%.200s: it was written by a daemon of another major version (stats layout "
+                   "%u.%u, this program reads %u.x); use the kvfence-stat that came with that "
+                   "daemon",
+                   path, version[0], version[1], KVF_STATS_MAJOR);
+}
+
 static int copy_file(const char *path, void **ret_copy, uint64_t *ret_bytes, bool *ret_is_torn,
                      char *ret_why)
 {
     uint64_t bytes = 0;
     void *map = NULL;
     void *copy = NULL;
+    uint16_t version[2] = {0, 0};
     int fd = -1;
     int rc = open_checked(path, &fd, &bytes, ret_why);
 
@@ -289,10 +348,14 @@ static int copy_file(const char *path, void **ret_copy, uint64_t *ret_bytes, boo
     if (copy == NULL) {
         rc = -ENOMEM;
     } else {
-        rc = guarded_snapshot(map, bytes, copy);
+        rc = guarded_snapshot(map, bytes, copy, version);
     }
     /* The writer died inside an update, or is too fast for a reader: shown, and marked. */
     bool is_torn = rc == -EBUSY;
+    if (rc == -ENOTSUP) {
+        say_version(version, path, ret_why);
+        goto out_unmap;
+    }
     if (rc != 0 && !is_torn) {
         (void)snprintf(ret_why, KVF_STAT_WHY_BYTES, "%.200s: %s", path, snapshot_sentence(rc));
         goto out_unmap;
@@ -314,7 +377,6 @@ out_close:
 int kvf_stat_read(const char *path, struct kvf_stat_daemon **ret_daemon, char *ret_why)
 {
     struct kvf_stat_daemon *daemon = calloc(1, sizeof *daemon);
-    struct timespec now;
     uint64_t bytes = 0;
     int rc;
 
@@ -333,8 +395,8 @@ int kvf_stat_read(const char *path, struct kvf_stat_daemon **ret_daemon, char *r
         goto out_free;
     }
     /* Read behind the copy, so that a beat in the copy is never of the future. */
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    kvf_stat_judge(daemon, (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec);
+    daemon->read_ns = kvf_stat_now_ns();
+    kvf_stat_judge(daemon, daemon->read_ns);
     *ret_daemon = daemon;
     return 0;
 

@@ -45,8 +45,18 @@ struct kvf_stat_daemon {
     uint64_t up_ns;     /* start to now, or to the last beat of one that runs no more */
     uint64_t worker_epoch;
     uint32_t worker_pid;
+    uint64_t
+        started_ns; /* of the supervisor: another value is another daemon, which counts from 0 */
+    uint64_t read_ns; /* CLOCK_MONOTONIC behind the copy */
+    uint16_t stats_minor;
+    uint16_t layout_major; /* 0.0: an older daemon did not say */
+    uint16_t layout_minor;
+    uint16_t wire_major;
+    uint16_t wire_minor;
+    const struct kvf_stats_rows_shm
+        *rows; /* NULL: there are none to be had; points into the copy */
     uint32_t entry_count;
-    void *copy; /* owned; histograms point into it */
+    void *copy; /* owned; histograms and rows point into it */
     struct kvf_stat_entry entries[KVF_STAT_ENTRIES_MAX];
 };
 
@@ -62,5 +72,13 @@ void kvf_stat_judge(struct kvf_stat_daemon *daemon, uint64_t now_ns);
 
 const char *kvf_stat_health_name(enum kvf_stat_health health);
 struct kvf_stat_entry *kvf_stat_find(struct kvf_stat_daemon *daemon, const char *name);
+/* Of a counter or gauge; 0 if the file has none of that name. */
+uint64_t kvf_stat_value(const struct kvf_stat_daemon *daemon, const char *name);
+/* NULL if the file has none of that name. */
+const struct kvf_histogram_shm *kvf_stat_histogram(const struct kvf_stat_daemon *daemon,
+                                                   const char *name);
+/* Bytes that may be anything and may not end, as printable ASCII. ret_text has bytes + 1. */
+void kvf_stat_printable(const char *from, size_t bytes, char *ret_text);
+uint64_t kvf_stat_now_ns(void); /* CLOCK_MONOTONIC */
 
 #endif
