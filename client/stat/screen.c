@@ -143,6 +143,15 @@ static bool is_alarming(const struct kvf_watched *w)
     return verdict != KVF_STAT_HEALTHY && verdict != KVF_STAT_NOT_READY;
 }
 
+/* "-": no room has failed yet. */
+static const char *drain_text(struct texts *t, unsigned i, const struct kvf_stat_daemon *daemon)
+{
+    const struct kvf_histogram_shm *h = kvf_stat_histogram(daemon, "abort_to_drained_us");
+    return h != NULL && atomic_load_explicit(&h->count, memory_order_relaxed) > 0
+               ? us_text(t, i, kvf_histogram_quantile(h, 990))
+               : "-";
+}
+
 static uint64_t histogram_quantile(const struct kvf_stat_daemon *daemon, const char *name,
                                    uint32_t per_mille)
 {
@@ -167,8 +176,7 @@ static void put_daemon(struct kvf_screen *s, const struct kvf_watched *w, bool i
         w->name, state_of(w), now_text(&t, 0, w, "rooms_open"),
         now_text(&t, 1, w, "rooms_closing"), now_text(&t, 2, w, "rooms_fencing"),
         now_text(&t, 3, w, "rooms_quarantined"), byte_rate(in, w, "bytes_placed_total"),
-        byte_rate(out, w, "bytes_posted_total"),
-        us_text(&t, 4, histogram_quantile(w->now, "abort_to_drained_us", 990)),
+        byte_rate(out, w, "bytes_posted_total"), drain_text(&t, 4, w->now),
         now_text(&t, 5, w, "pages_held"));
 }
 
@@ -529,7 +537,7 @@ void kvf_screen_print_line(FILE *out, const struct kvf_watched *w, uint64_t now_
             now_text(&t, 1, w, "rooms_closing"), now_text(&t, 2, w, "rooms_fencing"),
             now_text(&t, 3, w, "rooms_quarantined"), byte_rate(in, w, "bytes_placed_total"),
             byte_rate(sent, w, "bytes_posted_total"), rate(ended, w, "rooms_failed_total"),
-            us_text(&t, 4, histogram_quantile(w->now, "abort_to_drained_us", 990)));
+            drain_text(&t, 4, w->now));
     if (is_said) {
         fprintf(out, ": %s", said);
     }
