@@ -277,6 +277,13 @@ static void print_drained(FILE *out, struct kvf_stat_daemon *daemon)
     PRINT_ROW(out, daemon, "", worst);
     if (value_or_0(daemon, "bound_flush_us") != 0) {
         PRINT_ROW(out, daemon, "", device);
+        return;
+    }
+    for (size_t i = 0; i < sizeof device / sizeof device[0]; i++) {
+        struct kvf_stat_entry *term = kvf_stat_find(daemon, device[i].name);
+        if (term != NULL) {
+            term->is_shown = true; /* no room has memory of a device here */
+        }
     }
 }
 

@@ -173,6 +173,29 @@ Test(stat_watch, a_window_of_a_histogram_holds_what_was_recorded_in_it)
     world_free(w);
 }
 
+/* Whoever keeps looks of two daemons under one name gets no rate of them either. */
+Test(stat_watch, looks_at_two_daemons_are_never_compared)
+{
+    struct world *w = world_make();
+    struct kvf_stat_daemon *looks[2] = {NULL, NULL};
+    struct kvf_histogram_shm between;
+    char why[KVF_STAT_WHY_BYTES];
+    double per_s = -1.0;
+
+    for (uint32_t i = 0; i < 2; i++) {
+        w->shm->started_ns += i;
+        world_set(w, PLACED, 1000u * (i + 1u));
+        world_write(w);
+        cr_assert_eq(kvf_stat_read_name(w->dir.path, "gpu0", &looks[i], why), 0, "%s", why);
+    }
+    cr_assert_eq(kvf_stat_change_of(looks[0], looks[1]), KVF_CHANGE_DAEMON);
+    cr_assert_not(kvf_stat_rate(looks[0], looks[1], "bytes_placed_total", &per_s));
+    cr_assert_not(kvf_stat_between(looks[0], looks[1], "loop_us", &between));
+    kvf_stat_free(looks[0]);
+    kvf_stat_free(looks[1]);
+    world_free(w);
+}
+
 /* ---- rows of anybody ----------------------------------------------------------------------------------- */
 
 /* Peers twice, lanes of nobody, states and sides that there are not, names without an end, times of the future. */
