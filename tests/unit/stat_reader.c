@@ -381,8 +381,8 @@ Test(stat, exit_status_tells_shown_stale_and_unreadable_apart)
 
 Test(stat, bad_options_are_usage_errors_with_a_sentence)
 {
-    struct said said = run("--wat", NULL, NULL, NULL);
-    expect(&said, KVF_STAT_EXIT_USAGE, "", "--wat is no option");
+    struct said said = run("--what", NULL, NULL, NULL);
+    expect(&said, KVF_STAT_EXIT_USAGE, "", "--what is no option");
     forget(&said);
     said = run("--run-dir", NULL, NULL, NULL);
     expect(&said, KVF_STAT_EXIT_USAGE, "", "--run-dir needs a value");
