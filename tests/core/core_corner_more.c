@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "sidecar/core/internal.h"
-#include "tests/core/pair.h"
+#include "tests/core/hostile.h"
 
 /* ---- stopping ------------------------------------------------------------------------------------------- */
 
@@ -151,4 +151,23 @@ Test(corner_more, a_hello_whose_name_fills_its_field_is_refused)
     *last = 0;
     cr_assert_eq(kvf_core_peer_accept(core, p->now_ns, payload, payload_bytes, &peer), 0);
     pair_free(p);
+}
+
+/* The next attempt would end as this one: the room does not wait for connect_ns. */
+Test(corner_more, a_source_of_another_wire_version_is_refused_at_once)
+{
+    struct pair *p = hostile_world(KVF_PLACEMENT_POSTED);
+    struct pair_room *sink = pair_sink(p, 0, 1, 7, 0, 4);
+    pair_settle(p);
+    struct hostile h = {.p = p, .side = PAIR_SOURCE, .c = pair_conn(p, 0, 1)};
+    unsigned char frame[256];
+    struct kvf_wire_hello m = hostile_hello(1);
+    int bytes = kvf_wire_put_hello(frame, sizeof frame, 0, &m);
+    frame[4]++; /* version_major */
+    uint64_t since_ns = p->now_ns;
+    hostile_send(&h, frame, bytes);
+    pair_settle(p);
+    pair_expect(sink, KVF_OUTCOME_FAILED, KVF_PROOF_NEVER_POSTED, KVF_E_PEER_REFUSED);
+    cr_assert_lt(p->now_ns - since_ns, p->config.connect_ns);
+    hostile_finish(p);
 }

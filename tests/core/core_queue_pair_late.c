@@ -159,3 +159,45 @@ Test(queue_pair_late, a_region_that_no_peer_has_told_cannot_be_addressed)
     cr_assert_eq(view.key_count, 99, "and nothing was answered");
     pair_finish(p);
 }
+
+/* A source whose lane broke declines with that reason, and keeps its room open for a new grant. Where the sink's room
+ * ends before there is one, nobody but us can tell it. */
+Test(queue_pair_late, a_room_that_ends_between_a_decline_and_a_new_grant_tells_its_source)
+{
+    struct pair *p = hostile_world_of_queue_pairs();
+    struct pair_room *sink = pair_sink(p, 0, 1, 7, 0, 4);
+    struct hostile h = hostile_as_source(p);
+    hostile_send_lane(&h, 0, 1, 9);
+    hostile_send_lane(&h, 1, 1, 10);
+    pair_settle(p);
+    struct kvf_wire_grant g = hostile_read_grant(&h);
+    p->daemons[0].hold_fences = true;
+    unsigned char frame[256];
+    hostile_send(&h, frame,
+                 kvf_wire_put_decline(frame, sizeof frame, h.seq,
+                                      &(struct kvf_wire_decline){.nonce = g.nonce,
+                                                                 .reason = KVF_E_LANE_LOST,
+                                                                 .detail = 3}));
+    pair_settle(p);
+    cr_assert_eq(pair_phase(sink), KVF_PHASE_OPEN, "it waits for a new grant");
+    pair_abort(sink);
+    pair_settle(p);
+    cr_assert_not(pair_is_drained(sink), "its fences are out");
+    p->daemons[0].hold_fences = false;
+    pair_fences_return(p, 0);
+    pair_settle(p);
+    pair_expect(sink, KVF_OUTCOME_FAILED, KVF_PROOF_FENCED, KVF_E_ABORTED);
+    const unsigned char *payload;
+    size_t bytes;
+    uint32_t tells = 0;
+    for (uint8_t type; (type = pair_raw_read(p, h.c, PAIR_SOURCE, &payload, &bytes)) != 0;) {
+        struct kvf_wire_abort m;
+        if (type == KVF_WIRE_ABORT) {
+            cr_assert_eq(kvf_wire_get_abort(payload, bytes, &m), 0);
+            cr_assert_eq(m.nonce, 0, "the grant was answered");
+            tells++;
+        }
+    }
+    cr_assert_eq(tells, 1);
+    hostile_finish(p);
+}

@@ -119,15 +119,20 @@ void pair_net_close(struct pair *p, uint32_t daemon, uint32_t peer)
     }
 }
 
-void pair_conn_lose(struct pair *p, struct pair_conn *c, int side)
+static void lose_by(struct pair *p, struct pair_conn *c, int side, int err)
 {
     uint32_t daemon = c->daemon[side];
     uint32_t peer = c->peer[side];
     close_side(c, side);
     if (pair_is_awake(p, daemon) && peer != KVF_NONE) {
-        kvf_core_peer_lost(p->daemons[daemon].core, pair_clock(p, daemon), peer, ECONNRESET);
+        kvf_core_peer_lost(p->daemons[daemon].core, pair_clock(p, daemon), peer, err);
         pair_drain(p, daemon);
     }
+}
+
+void pair_conn_lose(struct pair *p, struct pair_conn *c, int side)
+{
+    lose_by(p, c, side, ECONNRESET);
 }
 
 void pair_conn_cut(struct pair *p, struct pair_conn *c)
@@ -242,8 +247,9 @@ static void deliver_one(struct pair *p, struct pair_conn *c, int side)
     struct kvf_wire_header h;
     uint32_t daemon = c->daemon[side];
     c->delivered[side]++;
-    if (kvf_wire_get_header(f->data, &h) != 0) { /* a raw side's garbage: a framing error */
-        pair_conn_lose(p, c, side);
+    int err = kvf_wire_get_header(f->data, &h);
+    if (err != 0) { /* a raw side's garbage: a framing error, or another version */
+        lose_by(p, c, side, -err);
     } else if (side == PAIR_SOURCE && c->peer[side] == KVF_NONE) {
         accept_side(p, c, &h, f->data + KVF_WIRE_HEADER_BYTES);
     } else {
