@@ -26,6 +26,18 @@ static uint32_t lane_of(const struct pair *p, uint32_t daemon, enum kvf_peer_rol
     return KVF_NONE;
 }
 
+static struct pair_stream *sink_end(struct pair *p, uint32_t lane_idx)
+{
+    for (uint32_t i = 0; i < PAIR_STREAMS_MAX; i++) {
+        struct pair_stream *s = &p->streams[i];
+        if (s->is_used && s->is_open[PAIR_SINK] && s->daemon[PAIR_SINK] == 0 &&
+            s->lane_idx == lane_idx) {
+            return s;
+        }
+    }
+    return NULL;
+}
+
 static void say_up(struct pair *p, uint32_t daemon, uint32_t lane)
 {
     struct kvf_core *core = p->daemons[daemon].core;
@@ -200,4 +212,59 @@ Test(queue_pair_late, a_room_that_ends_between_a_decline_and_a_new_grant_tells_i
     }
     cr_assert_eq(tells, 1);
     hostile_finish(p);
+}
+
+/* Half of a GRANT has left when its room ends, and the rest is kept back: a source that knows that already may have its
+ * DRAIN land before we read its DECLINE. Its END would claim what it was never told. */
+Test(queue_pair_late, half_a_grant_is_proven_by_a_drain_that_comes_before_its_answer)
+{
+    for (uint32_t kind = KVF_LANE_END; kind <= KVF_LANE_DRAIN; kind++) {
+        struct pair *p = pair_new(&(struct pair_options){.daemons = 3,
+                                                         .lanes = 1,
+                                                         .are_queue_pairs = true,
+                                                         .remotes_max = 8,
+                                                         .pages = 25000,
+                                                         .runs_max = 65536});
+        p->is_hostile = true;
+        pair_make_raw(p, 1);
+        static struct kvf_run_shm runs[12000];
+        for (uint32_t j = 0; j < 12000; j++) {
+            runs[j] = (struct kvf_run_shm){PAIR_R0, 2 * j, 1};
+        }
+        struct pair_room *first = pair_sink(p, 0, 1, 6, 0, 1); /* brings the lane up */
+        struct hostile h = hostile_as_source(p);
+        hostile_send_lane(&h, 0, 1, 9);
+        pair_settle(p);
+        struct kvf_wire_grant g = hostile_read_grant(&h);
+        struct pair_stream *lane = sink_end(p, 0);
+        cr_assert_eq(pair_raw_marker(p, lane, g.handle, KVF_LANE_DRAIN), 0);
+        hostile_send_simple(&h, KVF_WIRE_DECLINE, g.nonce);
+        pair_settle(p);
+        cr_assert(pair_is_drained(first));
+        struct pair_room *sink = pair_open_sink(
+            p, 0,
+            &(struct pair_open){
+                .key = 7,
+                .writers = &(struct kvf_writer_shm){.addr = pair_addr(1), .count = 12000},
+                .writer_count = 1,
+                .runs = runs,
+                .run_count = 12000});
+        static unsigned char buf[KVF_WIRE_HEADER_BYTES + KVF_WIRE_PAYLOAD_MAX];
+        (void)kvf_core_emit(p->daemons[0].core, p->now_ns, h.c->peer[PAIR_SINK], buf,
+                            sizeof buf);
+        struct kvf_wire_header header;
+        cr_assert_eq(kvf_wire_get_header(buf, &header), 0);
+        cr_assert_eq(header.type, KVF_WIRE_GRANT);
+        cr_assert_eq(kvf_wire_get_grant(buf + KVF_WIRE_HEADER_BYTES, header.payload_bytes, &g),
+                     0);
+        pair_abort(sink);
+        cr_assert_eq(pair_raw_marker(p, lane, g.handle, (uint8_t)kind),
+                     kind == KVF_LANE_DRAIN ? 0 : -EPROTO);
+        hostile_send_simple(&h, KVF_WIRE_DECLINE, g.nonce);
+        pair_advance(p, 100 * PAIR_MS);
+        pair_expect(sink, KVF_OUTCOME_FAILED,
+                    kind == KVF_LANE_DRAIN ? KVF_PROOF_PEER_DRAINED : KVF_PROOF_FENCED,
+                    KVF_E_ABORTED);
+        hostile_finish(p);
+    }
 }
