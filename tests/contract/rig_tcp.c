@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <linux/io_uring.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -14,6 +15,8 @@
 #include "sidecar/host/uring.h"
 #include "sidecar/transport/tcp_socket.h"
 #include "tests/contract/rig.h"
+
+#define PATIENCE_MS 60000u
 
 struct relay {
     int from_fd; /* the source's stream; -1: no relay on this lane */
@@ -88,7 +91,7 @@ static const char *uring_refused_because(void)
 
 static int accept_one(struct tcp_rig *own)
 {
-    for (int i = 0; i < 1000; i++) {
+    for (uint32_t i = 0; i < PATIENCE_MS; i++) {
         int fd = accept4(own->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd >= 0) {
             return fd;
@@ -188,9 +191,11 @@ static int tcp_lane_open(struct rig *rig, uint32_t lane, uint32_t epoch)
     assert(fd >= 0);
     unsigned char hello[KVF_WIRE_HEADER_BYTES + KVF_WIRE_LANE_HELLO_BYTES];
     uint32_t got = 0;
-    for (uint32_t i = 0; i < 10000 && got < sizeof(hello); i++) {
+    struct pollfd arrives = {.fd = fd, .events = POLLIN};
+    for (uint32_t i = 0; i < PATIENCE_MS && got < sizeof(hello); i++) {
         tcp_events(rig, &rig->sink, true);
         kvf_tcp_ops.poll(rig->sink.transport);
+        (void)poll(&arrives, 1, 1); /* beside a relay, tcp_events does not wait */
         ssize_t n = recv(fd, hello + got, sizeof(hello) - got, MSG_DONTWAIT);
         got += n > 0 ? (uint32_t)n : 0;
     }
