@@ -27,7 +27,7 @@ static void publish(struct kvf_room_shm *room, uint64_t word, uint32_t reason)
     atomic_store_explicit(&room->unproven, 0, memory_order_relaxed);
     /* R1 (release): whoever sees the word sees the line, and every byte a dead worker placed: its stores
      * happened before its end, and its end before the reaping that let us come here. D2 (seq_cst): it stands before
-     * the look at events_armed that follows. */
+     * the number of lost events and the datagram that follow. */
     atomic_store_explicit(&room->word, word, memory_order_seq_cst);
 }
 

@@ -182,20 +182,19 @@ static void count_reaped(struct kvf_supervisor *s)
     kvf_stats_end(s->stats);
 }
 
-/* Whoever would have sent it is dead, and an engine may sleep on its descriptor alone. There are no events of these
- * rooms: the number of lost ones makes the engine look at all. */
+/* Whoever would have sent it is dead, and an engine may sleep on its descriptor alone. The worker may have ended
+ * between any two of its steps: behind a word and before the event, or with the flag taken and no datagram sent. So
+ * the engine is woken whether a room was left to reap or not, and whatever the flag says. There are no events of
+ * these rooms: the number of lost ones makes the engine look at all. */
 static void wake_engine(const struct sup_client *c)
 {
     struct kvf_segment_shm *shm = c->segment.shm;
-    /* D2 (seq_cst): it stands for the words that were stored before it; of the look that follows and the library's
-     * arming, one sees the other side's store. */
+    /* D2 (seq_cst): it stands for the words that were stored before it, and before the datagram. */
     atomic_fetch_add_explicit(&shm->events_lost, 1, memory_order_seq_cst);
-    if (atomic_load_explicit(&shm->events_armed, memory_order_seq_cst) != 0 &&
-        atomic_exchange_explicit(&shm->events_armed, 0, memory_order_seq_cst) != 0) {
-        char byte = 1;
-        ssize_t put = send(c->event_fd, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-        (void)put; /* full: it is readable already */
-    }
+    atomic_store_explicit(&shm->events_armed, 0, memory_order_seq_cst);
+    char byte = 1;
+    ssize_t put = send(c->event_fd, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    (void)put; /* full: it is readable already; no descriptor yet: its engine is attaching */
 }
 
 void kvf_sup_reap_rooms(struct kvf_supervisor *s, struct sup_client *c)
@@ -227,8 +226,8 @@ void kvf_sup_reap_rooms(struct kvf_supervisor *s, struct sup_client *c)
     s->uncounted[SUP_COUNT_WORKER_GONE] += worker_gone;
     s->uncounted[SUP_COUNT_ENGINE_GONE] += engine_gone;
     count_reaped(s);
+    wake_engine(c);
     if (worker_gone + engine_gone + leased > 0) {
-        wake_engine(c);
         kvf_log(KVF_LOG_WARN,
                 "client %u (%s): %u rooms drained by the worker's end, %u wait for external "
                 "leases or "
