@@ -6,9 +6,13 @@
 #include "ring/lease_word.h"
 #include "ring/room_word.h"
 
-/* The line may still speak of the slot's room before: its OPEN was never read. */
-static void forget_earlier_room(struct kvf_room_shm *room)
+/* The line may still speak of the slot's room before: its OPEN was never read. If anybody served it, then the worker
+ * that it was written for: every other one refuses it. */
+static void forget_earlier_room(const struct kvf_intent_shm *intent, struct kvf_room_shm *room)
 {
+    /* relaxed: stored before the generation, which was loaded with O1. */
+    uint64_t epoch = atomic_load_explicit(&intent->epoch, memory_order_relaxed);
+    atomic_store_explicit(&room->epoch, epoch, memory_order_relaxed);
     atomic_store_explicit(&room->detail, 0, memory_order_relaxed);
     atomic_store_explicit(&room->placed_bytes, 0, memory_order_relaxed);
     atomic_store_explicit(&room->total_bytes, 0, memory_order_relaxed);
@@ -16,11 +20,13 @@ static void forget_earlier_room(struct kvf_room_shm *room)
     atomic_store_explicit(&room->close_to_drained_ns, 0, memory_order_relaxed);
 }
 
-static void publish(struct kvf_room_shm *room, uint64_t word, uint32_t reason)
+static void publish(const struct kvf_segment *segment, uint32_t slot, uint64_t word,
+                    uint32_t reason)
 {
+    struct kvf_room_shm *room = &segment->rooms[slot];
     uint64_t before = atomic_load_explicit(&room->word, memory_order_relaxed);
     if (kvf_word_generation(before) != kvf_word_generation(word)) {
-        forget_earlier_room(room);
+        forget_earlier_room(&segment->intents[slot], room);
     }
     atomic_store_explicit(&room->group_waits, 0, memory_order_relaxed); /* nobody knows it */
     atomic_store_explicit(&room->reason, reason, memory_order_relaxed);
@@ -98,7 +104,6 @@ static bool is_unflushed(const struct kvf_segment *segment, uint32_t slot)
 enum kvf_reap kvf_reap_room(const struct kvf_segment *segment, uint32_t slot,
                             bool is_engine_gone, uint64_t *ret_generation)
 {
-    struct kvf_room_shm *room = &segment->rooms[slot];
     uint64_t word = 0;
     uint64_t leases = 0;
     uint64_t generation = find_undrained(segment, slot, &word, &leases);
@@ -116,8 +121,8 @@ enum kvf_reap kvf_reap_room(const struct kvf_segment *segment, uint32_t slot,
     bool is_held = is_engine_gone && !are_leases_proven;
     if (are_leases_proven && !is_unflushed(segment, slot)) {
         enum kvf_proof proof = cpu == 0 ? KVF_PROOF_WORKER_GONE : KVF_PROOF_ENGINE_GONE;
-        publish(room, ended_word(segment, slot, generation, word, KVF_PHASE_DRAINED, proof),
-                reason);
+        publish(segment, slot,
+                ended_word(segment, slot, generation, word, KVF_PHASE_DRAINED, proof), reason);
         return cpu == 0 ? KVF_REAP_WORKER_GONE : KVF_REAP_ENGINE_GONE;
     }
     /* Quarantine ends by proof or by an operator's word, not because somebody who does not know of the
@@ -127,8 +132,8 @@ enum kvf_reap kvf_reap_room(const struct kvf_segment *segment, uint32_t slot,
     enum kvf_phase phase =
         is_held || was_quarantined ? KVF_PHASE_QUARANTINED : KVF_PHASE_CLOSING;
     if (kvf_word_generation(word) != generation || kvf_word_phase(word) != phase) {
-        publish(room, ended_word(segment, slot, generation, word, phase, KVF_PROOF_NONE),
-                reason);
+        publish(segment, slot,
+                ended_word(segment, slot, generation, word, phase, KVF_PROOF_NONE), reason);
     }
     return is_held ? KVF_REAP_HELD : KVF_REAP_LEASED;
 }
@@ -145,7 +150,7 @@ void kvf_reap_unread(const struct kvf_segment *segment, uint32_t slot, uint32_t 
     uint64_t leases = 0;
     uint64_t generation = find_undrained(segment, slot, &word, &leases);
     if (generation != 0 && kvf_lease_is_idle(leases)) {
-        publish(&segment->rooms[slot],
+        publish(segment, slot,
                 ended_word(segment, slot, generation, word, KVF_PHASE_DRAINED,
                            KVF_PROOF_NEVER_POSTED),
                 reason);

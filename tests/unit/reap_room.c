@@ -126,6 +126,21 @@ Test(reap_room, a_room_with_pages_of_a_device_is_left_to_the_next_worker)
     cr_assert_eq(kvf_word_phase(word_of(3)), KVF_PHASE_CLOSING);
 }
 
+/* Whose devices wrote there decides who may prove it, and the line still names the writer of the slot's room before. */
+Test(reap_room, a_room_whose_open_was_never_read_names_the_worker_it_was_for)
+{
+    set_word(5, 6, KVF_PHASE_DRAINED, KVF_PROOF_LANDED);
+    atomic_store(&segment.rooms[5].epoch, 33);
+    intend(5, 7);
+    atomic_store(&segment.intents[5].epoch, 44);
+    atomic_store(&segment.intents[5].device_regions, 1);
+    cr_assert_eq(kvf_reap_room(&segment, 5, false, NULL), KVF_REAP_LEASED);
+    cr_assert_eq(atomic_load(&segment.rooms[5].epoch), 44);
+    atomic_store(&segment.intents[5].epoch, 55);
+    cr_assert_eq(kvf_reap_room(&segment, 5, false, NULL), KVF_REAP_LEASED);
+    cr_assert_eq(atomic_load(&segment.rooms[5].epoch), 44, "once it is published it stays");
+}
+
 Test(reap_room, a_room_of_a_device_that_had_succeeded_stays_a_success_and_is_not_visible)
 {
     intend(3, 7);
