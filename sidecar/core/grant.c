@@ -302,7 +302,9 @@ void kvf_grant_close(struct kvf_core *core, uint64_t now_ns, uint32_t grant)
         kvf_list_push(&core->peers[g->peer].owed, grant);
         kvf_peer_owe(core, g->peer);
     }
-    if ((!is_proven || !g->is_answered) && !kvf_list_has(&core->grant_deadlines, grant)) {
+    if (is_proven && g->is_answered) {
+        kvf_list_remove(&core->grant_deadlines, grant); /* it was that of the reason */
+    } else if (!kvf_list_has(&core->grant_deadlines, grant)) {
         g->deadline_ns = now_ns + core->config.cooperative_ns;
         kvf_list_push(&core->grant_deadlines, grant);
         kvf_core_due(core, g->deadline_ns);

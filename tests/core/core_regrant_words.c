@@ -202,6 +202,29 @@ Test(regrant_words, an_accept_behind_drains_and_an_abort_frees_the_record_and_it
     }
 }
 
+/* The other way round: accepted, stopped, aborted. The deadline of the reason that nobody waits for any more ends no
+ * connection. */
+Test(regrant_words, an_abort_behind_an_accept_and_drains_waits_for_its_socket_alone)
+{
+    for (size_t i = 0; i < 2; i++) {
+        struct scene s = begin(placements[i]);
+        say(&s, KVF_WIRE_ACCEPT, s.g.nonce);
+        drain(&s, 0);
+        drain(&s, 1);
+        s.h.c->hold_write[PAIR_SINK] = true;
+        pair_abort(s.sink);
+        pair_settle(s.p);
+        pair_expect(s.sink, KVF_OUTCOME_FAILED, KVF_PROOF_PEER_DRAINED, KVF_E_ABORTED);
+        pair_advance(s.p, 510 * PAIR_MS);
+        cr_assert(s.h.c->is_open[PAIR_SINK], "it answered, and our ABORT waits");
+        s.h.c->hold_write[PAIR_SINK] = false;
+        pair_settle(s.p);
+        cr_assert_eq(abort_of(&s, s.g.nonce), KVF_E_ABORTED);
+        cr_assert_eq(pair_gauge(s.p, 0, KVF_GAUGE_GRANTS_OUT), 0);
+        hostile_finish(s.p);
+    }
+}
+
 /* One lane stops and the other one breaks at the sink; the answer is the last thing that comes. */
 Test(regrant_words, an_accept_behind_a_drain_and_a_fence_leads_to_a_new_grant)
 {
