@@ -172,6 +172,7 @@ void kvf_flush_forget(struct kvf_core *core, uint32_t room)
         r->is_flush_asked = false;
         r->is_flush_failed = false;
         kvf_list_remove(&core->act_flush, room);
+        kvf_list_remove(&core->flushing, room);
     }
 }
 

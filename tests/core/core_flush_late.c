@@ -217,6 +217,28 @@ Test(flush_late, a_release_of_a_room_whose_region_is_not_here_waits_for_nothing)
     pair_free(p);
 }
 
+/* ... and the deadline that ran for its region is nobody's any more: neither this room's, nor that of the next one in
+ * its slot. */
+Test(flush_late, a_release_takes_the_deadline_along_that_ran_for_the_region)
+{
+    struct pair *p = pair_new(&(struct pair_options){.placement = KVF_PLACEMENT_POSTED});
+    cr_assert_eq(pair_region_remove(p, 0, 0, PAIR_R0), 0);
+    adopt(p, SLOT, GENERATION, R0_BIT, true);
+    adopt(p, SLOT + 1, GENERATION, R0_BIT, true);
+    cr_assert_eq(take_flushes(p, 1), 0);
+    release(p, SLOT);
+    release(p, SLOT + 1);
+    adopt(p, SLOT + 1, GENERATION + 1, 0, false);
+    (void)take_flushes(p, 0);
+    kvf_core_tick(core_of(p), p->now_ns + p->config.register_ns + p->config.fence_ns + PAIR_MS);
+    cr_assert(kvf_word_is_drained(word_at(p, SLOT)));
+    cr_assert(kvf_word_is_drained(word_at(p, SLOT + 1)));
+    cr_assert_eq(failed_flushes(p), 0);
+    cr_assert_eq(pair_gauge(p, 0, KVF_GAUGE_ROOMS_QUARANTINED), 0);
+    cr_assert_eq(pair_gauge(p, 0, KVF_GAUGE_PAGES_QUARANTINED), 0);
+    pair_free(p);
+}
+
 /* Three rooms of one client: of this worker, of an earlier one and without pages there, and two that wait. */
 Test(flush_late, a_region_that_comes_is_asked_for_by_the_rooms_that_wait_for_it_alone)
 {
