@@ -37,7 +37,8 @@ static const char help_text[] =
     "               KVF_E_PEER_HELD. PEER is HOST:PORT where it listens, or its id as\n"
     "               `peers` shows it, which is the only name of one that connected to\n"
     "               this daemon\n"
-    "* peer up PEER takes it back: the same PEER as before\n"
+    "* peer up PEER\n"
+    "               takes it back: the same PEER as before\n"
     "  rooms [--quarantined]\n"
     "               rooms whose pages are not idle: whose they are, for how long, and\n"
     "               why; or only those that no proof can be had for\n"
@@ -59,9 +60,13 @@ static const char help_text[] =
     "  --version      versions of program, layout and wire, and the build\n"
     "  -h, --help     this text\n"
     "\n"
-    "exit status:  0 as asked   2 usage   3 no daemon, or no answer   4 it refused\n"
-    "              5 drain --wait: rooms are left at the end of --timeout\n"
-    "              6 drain --wait: what is left is in quarantine, which no time ends\n";
+    "exit status:\n"
+    "   0  as asked\n"
+    "   2  usage\n"
+    "   3  no daemon, or no answer\n"
+    "   4  it refused\n"
+    "   5  drain --wait: rooms are left at the end of --timeout\n"
+    "   6  drain --wait: what is left is in quarantine, which no time ends\n";
 
 static const char *const level_names[] = {"error", "warn", "info", "debug", NULL};
 

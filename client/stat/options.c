@@ -59,11 +59,17 @@ static const char help_text[] =
     "\n"
     "A daemon that did not say that it stopped and has not beaten for 2 s is shown as stale.\n"
     "\n"
-    "exit status:  0 shown, healthy   1 the output or the port failed   2 usage\n"
-    "              3 nothing found, stopped, or a file could not be read\n"
-    "              4 at least one shown daemon is stale\n"
-    "  --health:   5 stats of another major version   6 a worker is stuck\n"
-    "              7 pages are in quarantine   8 the bound was broken   9 starting\n";
+    "exit status (5 to 9: of --health alone):\n"
+    "   0  shown, healthy\n"
+    "   1  the output or the port failed\n"
+    "   2  usage\n"
+    "   3  nothing found, stopped, or a file could not be read\n"
+    "   4  at least one shown daemon is stale\n"
+    "   5  stats of another major version\n"
+    "   6  a worker is stuck\n"
+    "   7  pages are in quarantine\n"
+    "   8  the bound was broken\n"
+    "   9  starting\n";
 
 /* "--watch 2": a number behind it is its interval, and no daemon's name. */
 static int parse_interval(struct kvf_stat_options *o, const char *text)
