@@ -111,7 +111,8 @@ static void read_all(struct kvf_stat_look *look, const char *run_dir)
     int count = kvf_stat_list(run_dir, names, KVF_STAT_DAEMONS_MAX);
 
     if (count < 0) {
-        (void)snprintf(why, sizeof why, "%.200s: %s", run_dir, strerror(-count));
+        (void)snprintf(why, sizeof why, "%.200s: %s; --run-dir says where daemons run", run_dir,
+                       strerror(-count));
         add_problem(look, count, run_dir, why);
     } else if (count == 0) {
         (void)snprintf(why, sizeof why, "%.200s: no daemon has run here (no *.stats file)",
